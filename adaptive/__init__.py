@@ -1,0 +1,1 @@
+"""Contracts, settings, command line, speculator, engine plugin and endpoint of the adaptive speculator."""

@@ -1,0 +1,285 @@
+"""Messages exchanged between the processes of the service.
+
+Read this file first: everything that crosses a process boundary is one of the structs below, packed with
+msgspec msgpack and carried by a topic of the log (Kafka or the embedded SQLite log). Tensors never travel
+inline: a trace refers to its features by claim check (`FeatureReference`).
+
+Schema rules: a field is only ever added, at the end and with a default; a type is never changed. Golden
+bytes of every released version are tests (tests/unit/test_contracts.py).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, TypeVar
+
+import msgspec
+
+SCHEMA_VERSION: Final = 1
+
+TOPIC_TRACE_RECORDED: Final = "adaptive.trace.recorded.v1"
+"""TraceRecord, key = tenant."""
+TOPIC_ENGINE_TELEMETRY: Final = "adaptive.engine.telemetry.v1"
+"""EngineTelemetry, key = engine id."""
+TOPIC_DRAFTER_PUBLISHED: Final = "adaptive.drafter.published.v1"
+"""DrafterPublished, key = tenant, compacted; read by the controller only."""
+TOPIC_POLICY_DECIDED: Final = "adaptive.policy.decided.v1"
+"""PolicyDecided, key = tenant, compacted; the only thing engines obey."""
+TOPIC_TENANT_CHANGED: Final = "adaptive.tenant.changed.v1"
+"""TenantChanged, key = tenant, compacted; written by the controller only."""
+COMPACTED_TOPICS: Final = frozenset({TOPIC_DRAFTER_PUBLISHED, TOPIC_POLICY_DECIDED, TOPIC_TENANT_CHANGED})
+TOPICS: Final = frozenset({TOPIC_TRACE_RECORDED, TOPIC_ENGINE_TELEMETRY}) | COMPACTED_TOPICS
+DEAD_LETTER_SUFFIX: Final = ".dlq"
+
+
+class Arm(enum.StrEnum):
+    """What can draft for a request."""
+
+    OFF = "off"
+    TURBO = "turbo"
+    ADAPTER = "adapter"
+
+
+class TenantState(enum.StrEnum):
+    """Whether a tenant's requests are served."""
+
+    ACTIVE = "active"
+    SUSPENDED = "suspended"
+
+
+class SamplingSummary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The sampling parameters that shape the target's distribution for a request."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 means all tokens."""
+    seed: int | None = None
+    max_tokens: int | None = None
+
+
+class VerifyStep(msgspec.Struct, frozen=True, array_like=True):
+    """One target forward that accepted a prefix of the drafts and added one token.
+
+    `drafted[:accepted]` were accepted, `drafted[accepted:]` rejected. The tokens the step emitted are
+    `output_ids[output_offset : output_offset + accepted + 1]` of the record, fewer where the request
+    ended inside the step.
+    """
+
+    arm: Arm
+    """Arm that made these drafts; `off` where nothing was drafted."""
+    version: int
+    """Adapter version, 0 for turbo and off."""
+    output_offset: int
+    """Index in the record's `output_ids` of the first token this step emitted."""
+    drafted: list[int]
+    """Draft token ids in draft order, at most the lookahead."""
+    accepted: int
+    confidences: list[float]
+    """Top log-odds of the draft distribution at each drafted position (never the sampled token's: that would
+    bias what a decision based on it emits)."""
+
+
+class FeatureReference(msgspec.Struct, frozen=True):
+    """Claim check of the features of one trace record, kept in the tensor store.
+
+    The object is a safetensors file with two bfloat16 or float32 tensors: `features`
+    [rows, len(feature_layers) * hidden] (the residual stream entering each of `feature_layers`, concatenated
+    in that order) and `last_hidden` [rows, hidden] (after the final norm). Row i belongs to position
+    `feature_start + i` of prompt plus output of the request.
+    """
+
+    uri: str
+    sha256: str
+    feature_start: int
+    rows: int
+    dtype: str
+    bytes: int
+    feature_layers: tuple[int, ...]
+    hidden_size: int
+
+
+class TraceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What happened in at most 256 verify steps of one request."""
+
+    trace_id: str
+    """`<request_id>:<segment>`; consumers deduplicate by it."""
+    tenant: str
+    request_id: str
+    segment: int
+    created_at: float
+    """Unix seconds."""
+    target_sha256: str
+    turbo_sha256: str
+    tokenizer_sha256: str
+    prompt_ids: list[int]
+    """Only in segment 0, else empty."""
+    prompt_length: int
+    output_start: int
+    """Index of `output_ids[0]` in the request's whole output."""
+    output_ids: list[int]
+    steps: list[VerifyStep]
+    sampling: SamplingSummary
+    finished: bool
+    """True in the last segment of the request."""
+    features: FeatureReference | None = None
+    share: bool = False
+    """Whether the tenant consented to this trace entering a shared turbo."""
+    schema_version: int = SCHEMA_VERSION
+
+
+class AdapterReference(msgspec.Struct, frozen=True):
+    """Names one immutable adapter version."""
+
+    tenant: str
+    version: int
+    """Counts up from 1 per tenant."""
+    uri: str
+    """Of the safetensors file (fsspec URL)."""
+    sha256: str
+    target_sha256: str
+    turbo_sha256: str
+    rank: int
+
+
+class HoldoutScore(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One drafter's offline score on the newest hold-out, walked as a server would."""
+
+    tau: float
+    acceptance_per_position: list[float]
+    """Joint: share of verify steps whose first i+1 drafts were all accepted."""
+    verify_steps: int
+    requests: int
+
+
+class DrafterPublished(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A challenger passed the learner's gate."""
+
+    adapter: AdapterReference
+    created_at: float
+    turbo: HoldoutScore
+    challenger: HoldoutScore
+    champion: HoldoutScore | None
+    gain_lower: float
+    """Lower end of the two-sided 95 % interval of the relative gain over what serves."""
+    gain_upper: float
+    tokens_trained: int
+    """Distinct answer tokens in the training set of this version."""
+    training_seconds: float
+    mlflow_run_id: str
+    trace_first_offset: dict[int, int]
+    """Per log partition: first offset of the training data, inclusive."""
+    trace_last_offset: dict[int, int]
+    """Per log partition: last offset of the training data, inclusive."""
+    seed: int = 0
+    schema_version: int = SCHEMA_VERSION
+
+
+class PolicyDecided(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What engines must do for a tenant from now on."""
+
+    tenant: str
+    policy_version: int
+    """Counts up per tenant; engines ignore older ones and acknowledge in telemetry."""
+    champion: AdapterReference | None
+    """None: turbo serves."""
+    weight: float
+    """w in [0, 1] on the adapter's delta."""
+    max_lookahead: int
+    control_share: float
+    """Share of requests that always run turbo, so that lift is measured live."""
+    off_share: float
+    """Share of requests that run without speculation."""
+    reason: str
+    decided_at: float
+    schema_version: int = SCHEMA_VERSION
+
+
+class TenantChanged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tenant's account as endpoints and learners need it."""
+
+    tenant: str
+    revision: int
+    state: TenantState
+    key_hashes: list[str]
+    """SHA-256 (hex) of every valid key."""
+    learn: bool
+    """Whether traces may leave the engine process."""
+    share: bool
+    freeze: bool
+    """True: learners keep the traces but train and publish nothing."""
+    changed_at: float
+    schema_version: int = SCHEMA_VERSION
+
+
+class ArmCounters(msgspec.Struct, omit_defaults=True):
+    """Totals since the engine started, for one tenant, arm and version."""
+
+    tenant: str
+    arm: Arm
+    version: int
+    requests: int = 0
+    verify_steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_per_position: list[int] = msgspec.field(default_factory=list)
+    emitted: int = 0
+    """Output tokens."""
+    engine_seconds: float = 0.0
+    """Time of the steps this arm's rows took part in, split evenly between the rows of a step."""
+
+
+class SlotState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One row of the adapter buffers."""
+
+    slot: int
+    tenant: str
+    version: int
+    weight: float
+    requests: int
+    """In-flight requests that draft with it."""
+
+
+class EngineTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A periodic report of one engine."""
+
+    engine_id: str
+    started_at: float
+    reported_at: float
+    target_sha256: str
+    turbo_sha256: str
+    counters: list[ArmCounters]
+    slots: list[SlotState]
+    acknowledged: dict[str, int]
+    """Tenant -> newest policy_version in force."""
+    refused: dict[str, str]
+    """Tenant -> why its newest policy could not be applied."""
+    swap_pause_ms: list[float]
+    """Pauses of every commit since the start, newest last, at most 1,000."""
+    traces_published: int = 0
+    traces_dropped: int = 0
+    queue_depth: int = 0
+    schema_version: int = SCHEMA_VERSION
+
+
+Message = TraceRecord | EngineTelemetry | DrafterPublished | PolicyDecided | TenantChanged
+MessageT = TypeVar("MessageT", TraceRecord, EngineTelemetry, DrafterPublished, PolicyDecided, TenantChanged)
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: Message) -> bytes:
+    """Pack a message as msgpack bytes."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes, message_type: type[MessageT]) -> MessageT:
+    """Unpack and validate a message.
+
+    Fields this version does not know are ignored, so that newer producers can be read.
+
+    Raises:
+        msgspec.ValidationError: a field is missing or of the wrong type; the error names its path.
+        msgspec.DecodeError: `data` is not msgpack.
+    """
+    return msgspec.msgpack.decode(data, type=message_type)

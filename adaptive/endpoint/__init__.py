@@ -1,0 +1,1 @@
+"""The OpenAI endpoint: vLLM's server plus tenants."""

@@ -1,0 +1,1 @@
+"""The vLLM plugin: draft class, worker, runner, scheduler and capture."""

@@ -1,0 +1,34 @@
+"""Structured logs of every process: structlog, JSON lines on stderr, never any prompt text."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+
+def configure(role: str, *, json: bool | None = None) -> None:
+    """Set up structlog for this process.
+
+    Args:
+        role: Name of the process role, bound to every line.
+        json: JSON lines if True, human-readable if False; default: JSON unless stderr is a terminal.
+    """
+    as_json = not sys.stderr.isatty() if json is None else json
+    renderer: structlog.types.Processor = (
+        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.dict_tracebacks if as_json else structlog.processors.StackInfoRenderer(),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.bind_contextvars(role=role)

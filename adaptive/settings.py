@@ -1,0 +1,114 @@
+"""The one settings schema, shared by every process.
+
+Precedence: command-line flags (passed as init arguments) over environment (`ADAPTIVE_*`) over `adaptive.yaml`
+over the defaults below. Unknown keys are refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+
+
+class Settings(BaseSettings):
+    """Every tunable of the service; derived values are properties."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="ADAPTIVE_", extra="forbid", frozen=True, yaml_file="adaptive.yaml", validate_default=True
+    )
+
+    home: Path = Field(Path(".adaptive"), description="State directory: models, log, store, database, MLflow.")
+    log_url: str | None = Field(None, description="sqlite:///path or kafka://host:port,…; default: in home.")
+    store_url: str | None = Field(None, description="file:///path or s3://bucket/prefix; default: in home.")
+    database_url: str | None = Field(None, description="SQLAlchemy URL of the controller; default: in home.")
+    tracking_url: str | None = Field(
+        None,
+        validation_alias="MLFLOW_TRACKING_URI",
+        description="MLflow tracking server; default: SQLite in home.",
+    )
+    admin_key: SecretStr | None = Field(None, description="Admin API key; made and printed once if unset.")
+    internal_key: SecretStr | None = Field(
+        None, description="Token of the internal routes and of forced arms; made in home if unset."
+    )
+
+    host: str = Field("127.0.0.1", description="Address every port binds to.")
+    endpoint_port: int = Field(8000, ge=1, le=65535)
+    control_port: int = Field(8100, ge=1, le=65535)
+
+    model: str = Field("smollm2-135m", description="Catalogue name or directory of the target.")
+    turbo: Path | None = Field(None, description="Directory of the turbo checkpoint; default: the shipped one.")
+    dtype: str = Field("bfloat16", pattern="^(bfloat16|float16|float32)$")
+    max_model_len: int = Field(2048, ge=16)
+    max_num_seqs: int = Field(16, ge=1)
+    kv_cache_gib: float = Field(2.0, gt=0, description="KV cache of a CPU engine.")
+    engine_lookahead: int = Field(4, ge=1, le=16, description="K: the most draft tokens of any verify step.")
+    lookahead: int = Field(4, ge=0, le=16, description="Cap of the turbo and adapter arms.")
+
+    slots: int = Field(8, ge=2, description="Adapter rows resident in an engine, slot 0 (turbo) included.")
+    rank: int = Field(32, ge=1, le=256, description="Rank of the adapters.")
+    capture: bool = Field(True, description="Record the verify steps of tenants with `learn`.")
+    feature_share: float = Field(
+        1.0, ge=0, le=1, description="Share of captured requests whose features are kept too."
+    )
+    capture_queue_bytes: int = Field(256 << 20, ge=1 << 20, description="Publisher queue; oldest dropped.")
+    telemetry_seconds: float = Field(1.0, gt=0)
+
+    control_share: float = Field(0.05, ge=0, le=1)
+    off_share: float = Field(0.01, ge=0, le=1)
+
+    learners: int | None = Field(None, ge=1, description="Learner actors; default: 1 below 8 cores.")
+    learner_threads: int = Field(1, ge=1)
+    update_tokens: int = Field(4000, ge=1, description="New answer tokens of a tenant that trigger an update.")
+    update_token_steps: int = Field(60_000, ge=1, description="Most answer tokens processed by one update.")
+    learning_rate: float = Field(7e-4, gt=0)
+    unroll_depth: int = Field(4, ge=1, le=8)
+    seed: int = Field(0, ge=0)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags over environment over YAML file."""
+        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)
+
+    @model_validator(mode="after")
+    def _lookahead_fits(self) -> Self:
+        if self.lookahead > self.engine_lookahead:
+            raise ValueError(
+                f"lookahead ({self.lookahead}) exceeds engine_lookahead ({self.engine_lookahead}): "
+                "raise ADAPTIVE_ENGINE_LOOKAHEAD or lower ADAPTIVE_LOOKAHEAD"
+            )
+        return self
+
+    @property
+    def resolved_log_url(self) -> str:
+        """URL of the trace log."""
+        return self.log_url or f"sqlite:///{self.home.resolve()}/log.db"
+
+    @property
+    def resolved_store_url(self) -> str:
+        """URL of the tensor store."""
+        return self.store_url or f"file://{self.home.resolve()}/store"
+
+    @property
+    def resolved_database_url(self) -> str:
+        """SQLAlchemy URL of the controller's database."""
+        return self.database_url or f"sqlite:///{self.home.resolve()}/control.db"
+
+    @property
+    def resolved_tracking_url(self) -> str:
+        """MLflow tracking URI."""
+        return self.tracking_url or f"sqlite:///{self.home.resolve()}/mlflow.db"

@@ -1,0 +1,1 @@
+"""The trace path: publisher, transports, tensor store, consumers."""

@@ -1,0 +1,1 @@
+"""Admin API, state and policy."""

@@ -1,0 +1,1 @@
+"""Model recipes, the shipped turbo and deployment files."""

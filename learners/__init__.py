@@ -1,0 +1,1 @@
+"""Ray learners that keep every tenant's adapter better than turbo."""
