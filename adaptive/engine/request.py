@@ -1,0 +1,65 @@
+"""What the endpoint asks of the engine for one request, carried in `SamplingParams.extra_args`.
+
+Only the endpoint writes these fields: whatever a client sends under the prefix is stripped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+from adaptive.contracts import Arm
+
+PREFIX: Final = "adaptive_"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RequestPlan:
+    """Who drafts for a request and what is recorded of it."""
+
+    tenant: str = ""
+    arm: Arm = Arm.TURBO
+    lookahead: int | None = None
+    """Cap for this request; None: the engine's."""
+    request_id: str = ""
+    """The id the client saw; empty: the engine's own."""
+    learn: bool = False
+    share: bool = False
+    features: bool = False
+
+    def to_extra_args(self) -> dict[str, str | int]:
+        """The `extra_args` entries that carry the plan (scalars only, as vllm_xargs wants)."""
+        entries: dict[str, str | int] = {
+            "tenant": self.tenant,
+            "arm": self.arm.value,
+            "request_id": self.request_id,
+            "learn": int(self.learn),
+            "share": int(self.share),
+            "features": int(self.features),
+        }
+        if self.lookahead is not None:
+            entries["lookahead"] = self.lookahead
+        return {PREFIX + key: value for key, value in entries.items()}
+
+    @classmethod
+    def from_extra_args(cls, extra_args: Mapping[str, Any] | None) -> RequestPlan:
+        """Read the plan; a request without one (an offline `LLM` call, say) drafts with turbo, uncaptured."""
+        if not extra_args or PREFIX + "arm" not in extra_args:
+            return cls()
+        lookahead = extra_args.get(PREFIX + "lookahead")
+        return cls(
+            tenant=str(extra_args[PREFIX + "tenant"]),
+            arm=Arm(extra_args[PREFIX + "arm"]),
+            lookahead=int(lookahead) if lookahead is not None else None,
+            request_id=str(extra_args.get(PREFIX + "request_id", "")),
+            learn=bool(extra_args.get(PREFIX + "learn", 0)),
+            share=bool(extra_args.get(PREFIX + "share", 0)),
+            features=bool(extra_args.get(PREFIX + "features", 0)),
+        )
+
+    def capped_lookahead(self, cap: int) -> int:
+        """Draft tokens to ask for in a verify step, at most `cap`; 0 for the off arm."""
+        if self.arm is Arm.OFF:
+            return 0
+        return cap if self.lookahead is None else min(cap, self.lookahead)

@@ -1,0 +1,105 @@
+"""The V1 runner on the CPU: requests to slots before drafting, verify steps to traces after verifying."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.v1.worker.cpu_model_runner import CPUModelRunner, _torch_cuda_wrapper
+
+from adaptive.contracts import Arm
+from adaptive.engine.proposer import AdaptiveProposer
+from adaptive.engine.state import EngineState, feature_rows
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+
+class AdaptiveCPUModelRunner(CPUModelRunner):
+    """CPU model runner that drafts per tenant and records what was verified."""
+
+    state: EngineState | None = None
+    """Set by the worker once the models are loaded; None during warm-up."""
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
+        super().__init__(vllm_config, device)
+        speculative = vllm_config.speculative_config
+        if speculative is None or speculative.method != "eagle3":
+            raise ValueError(
+                "the adaptive plugin needs an EAGLE-3 speculative config: pass --speculative-config with method eagle3"
+            )
+        if speculative.draft_sample_method != "greedy":
+            raise ValueError(
+                f"draft_sample_method {speculative.draft_sample_method!r} is not supported: use greedy, which keeps the "
+                "target's distribution by rejection sampling"
+            )
+        with _torch_cuda_wrapper():
+            self.drafter = AdaptiveProposer(vllm_config, device, self)
+        self._positions: dict[str, int] = {}
+        self._step_started = 0.0
+
+    def execute_model(self, scheduler_output: SchedulerOutput, intermediate_tensors: Any = None) -> Any:
+        """Admit and finish requests, then run the target."""
+        if self.state is not None:
+            for request_id in scheduler_output.finished_req_ids:
+                self.state.finish(request_id)
+            cached = scheduler_output.scheduled_cached_reqs
+            self._positions = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+            for new in scheduler_output.scheduled_new_reqs:
+                assert new.sampling_params is not None
+                self.state.begin(new.req_id, new.prompt_token_ids or [], new.sampling_params)
+                self._positions[new.req_id] = new.num_computed_tokens
+        self._step_started = time.perf_counter()
+        return super().execute_model(scheduler_output, intermediate_tensors)
+
+    def propose_draft_token_ids(
+        self, scheduler_output: SchedulerOutput, *args: Any, **kwargs: Any
+    ) -> list[list[int]] | torch.Tensor:
+        """Draft with each request's slot; a batch that is off throughout runs no drafter pass at all.
+
+        Requests that are off stay off until they end, and their blocks never enter another arm's prefix cache
+        (their cache salt differs), so the gap this leaves in the drafter's KV cache is never read.
+        """
+        assert isinstance(self.drafter, AdaptiveProposer)
+        if self.state is None:
+            self.drafter.prepare((0,) * len(self.input_batch.req_ids))
+            return super().propose_draft_token_ids(scheduler_output, *args, **kwargs)
+        batch = self.state.plan_batch(self.input_batch.req_ids)
+        self.drafter.prepare(tuple(request.slot for request in batch))
+        if all(request.arm is Arm.OFF for request in batch):
+            self.state.drafted(batch, [[] for _ in batch])
+            return torch.empty((len(batch), 0), dtype=torch.int64)
+        drafts = super().propose_draft_token_ids(scheduler_output, *args, **kwargs)
+        self.state.drafted(batch, self.drafter.confidences())
+        return drafts
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """Verify and draft as vLLM does, then record the step."""
+        executed = self.execute_model_state
+        if self.state is None or executed is None:
+            return super().sample_tokens(grammar_output)
+        batch = self.state.plan_batch(self.input_batch.req_ids)
+        made_by = [request.drafted_by for request in batch]
+        confidences = [request.confidences for request in batch]
+        output = super().sample_tokens(grammar_output)
+        seconds = (time.perf_counter() - self._step_started) / max(len(batch), 1)
+        scheduled = executed.scheduler_output
+        begin = 0
+        for index, request in enumerate(batch):
+            request_id = self.input_batch.req_ids[index]
+            emitted = output.sampled_token_ids[output.req_id_to_index[request_id]]
+            drafted = scheduled.scheduled_spec_decode_tokens.get(request_id, [])
+            tokens = scheduled.num_scheduled_tokens[request_id]
+            self.state.record(request, drafted, emitted, made_by[index], confidences[index], seconds)
+            if request.recorder is not None and request.plan.features:
+                # Rows of rejected drafts belong to tokens that never were.
+                kept = tokens - (len(drafted) - max(len(emitted) - 1, 0))
+                rows = feature_rows(
+                    self._positions[request_id], begin, kept, executed.aux_hidden_states, executed.hidden_states
+                )
+                self.state.keep_features(request, rows)
+            self.state.cut_full(request)
+            begin += tokens
+        return output

