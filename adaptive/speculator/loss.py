@@ -1,0 +1,138 @@
+"""Loss of an unrolled drafter: KL(target || drafter) over the draft vocabulary, averaged over reachable queries."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from adaptive.speculator.unroll import unroll
+
+if TYPE_CHECKING:
+    from adaptive.speculator.adapter import Adapter
+    from adaptive.speculator.head import Eagle3Head
+    from adaptive.speculator.sequences import Batch
+
+CHUNK = 4096  # rows of logits held at once: 4096 x 16384 float32 is 268 MB
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LossResult:
+    """`loss` is what to differentiate; `divergence` [depth] is the mean KL of each pass in nats, detached."""
+
+    loss: Tensor
+    divergence: Tensor
+
+
+class _HeadDivergence(torch.autograd.Function):
+    """Sum over rows of weight * cross-entropy(teacher, softmax(hidden @ head.T)), without keeping the logits.
+
+    The gradient with respect to the logits is formed while they are at hand, so backward is two scalings.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, teacher: Tensor, row_weight: Tensor) -> Tensor:
+        d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        d_head = torch.zeros(head.shape, device=head.device) if ctx.needs_input_grad[1] else None
+        cast = head.to(hidden.dtype)
+        total = torch.zeros((), device=hidden.device)
+        for start in range(0, len(hidden), CHUNK):
+            part = slice(start, start + CHUNK)
+            value, grad = _rows_divergence(hidden[part] @ cast.T, teacher[part], row_weight[part])
+            total += value
+            if d_hidden is not None:
+                d_hidden[part] = grad @ cast
+            if d_head is not None:
+                d_head += (grad.T @ hidden[part]).float()
+        ctx.save_for_backward(d_hidden, d_head)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        d_hidden, d_head = ctx.saved_tensors
+        scale = grads[0]
+        return (
+            None if d_hidden is None else d_hidden * scale.to(d_hidden.dtype),
+            None if d_head is None else d_head * scale,
+            None,
+            None,
+        )
+
+
+def _rows_divergence(logits: Tensor, teacher: Tensor, row_weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted cross-entropy summed over rows, and its gradient with respect to the logits."""
+    wide = logits.float()
+    log_norm = torch.logsumexp(wide, dim=-1, keepdim=True)
+    cross_entropy = log_norm.squeeze(-1) - (teacher.float() * wide).sum(-1)
+    grad = (torch.exp(wide - log_norm) - teacher.float()) * row_weight[:, None]
+    return (cross_entropy * row_weight).sum(), grad.to(logits.dtype)
+
+
+@torch.no_grad()
+def teacher_distribution(teacher_hidden: Tensor, target_rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The target's distribution over the draft vocabulary.
+
+    Args:
+        teacher_hidden: [N, H], the target's last hidden states.
+        target_rows: [D, H], rows of the target's LM head for the draft vocabulary, in draft order.
+
+    Returns:
+        probabilities [N, D] in teacher_hidden's dtype, entropy float32 [N] in nats.
+    """
+    probabilities = teacher_hidden.new_empty(len(teacher_hidden), len(target_rows))
+    entropy = torch.empty(len(teacher_hidden), device=teacher_hidden.device)
+    rows = target_rows.to(teacher_hidden.dtype)
+    for start in range(0, len(teacher_hidden), CHUNK):
+        part = slice(start, start + CHUNK)
+        probabilities[part], entropy[part] = _softmax_entropy(teacher_hidden[part] @ rows.T)
+    return probabilities, entropy
+
+
+def _softmax_entropy(logits: Tensor) -> tuple[Tensor, Tensor]:
+    wide = logits.float()
+    log_p = wide - torch.logsumexp(wide, dim=-1, keepdim=True)
+    p = log_p.exp()
+    return p.to(logits.dtype), -(p * log_p).sum(-1)
+
+
+def unrolled_loss(
+    head: Eagle3Head,
+    adapter: Adapter | None,
+    batch: Batch,
+    depth: int,
+    *,
+    target_rows: Tensor,
+    weight: float | Tensor = 1.0,
+    decay: float = 0.8,
+) -> LossResult:
+    """KL to the target over `depth` draft passes along the true continuation; pass j counts decay**(j-1).
+
+    Queries whose true token lies outside the draft vocabulary are left out: there a draft is rejected whatever it is,
+    and what is left of the target's distribution would only be noise.
+
+    Args:
+        head: the drafter; its LM head gets a gradient only if it requires one.
+        adapter: deltas to train, or None.
+        batch: packed rows, in the dtype and on the device of the head.
+        depth: draft passes, at least 1.
+        target_rows: [D, H], see teacher_distribution.
+        weight: the adapter's weight.
+        decay: how much less each later pass counts; later drafts matter only if the earlier ones were accepted.
+    """
+    keep = ((batch.span >= 0) & head.t2d[batch.labels]).flatten().nonzero().squeeze(-1)
+    teacher, entropy = teacher_distribution(batch.teacher_hidden.flatten(0, 1)[keep], target_rows)
+    loss = torch.zeros((), device=keep.device)
+    divergence = []
+    for j, (hidden, reachable) in enumerate(unroll(head, adapter, batch, depth, weight)):
+        usable = reachable.flatten()[keep].float()
+        row_weight = usable / usable.sum().clamp(min=1.0)
+        cross_entropy = _HeadDivergence.apply(
+            hidden.flatten(0, 1)[keep], head.lm_head.weight, teacher, row_weight
+        )
+        kl = cross_entropy - (entropy * row_weight).sum()
+        loss = loss + decay**j * kl
+        divergence.append(kl.detach())
+    total = sum(decay**j for j in range(depth))
+    return LossResult(loss / total, torch.stack(divergence))

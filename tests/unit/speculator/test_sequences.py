@@ -1,0 +1,55 @@
+"""Packing and collation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adaptive.speculator.sequences import TracedSequence, batches, pack_rows
+
+
+@given(st.lists(st.integers(0, 60), max_size=80), st.integers(1, 50))
+def test_packing_keeps_every_sequence_once_and_within_capacity(lengths: list[int], capacity: int) -> None:
+    """Every non-empty sequence is in exactly one row; rows hold at most the capacity, or one longer sequence."""
+    rows = pack_rows(lengths, capacity)
+    assert sorted(i for row in rows for i in row) == [i for i, length in enumerate(lengths) if length]
+    for row in rows:
+        assert sum(lengths[i] for i in row) <= capacity or len(row) == 1
+
+
+@given(st.lists(st.integers(5, 30), min_size=200, max_size=300))
+def test_packing_fills_rows(lengths: list[int]) -> None:
+    """Rows are more than 90 % full when there is enough to choose from."""
+    rows = pack_rows(lengths, 128)
+    assert sum(lengths) > 0.9 * 128 * (len(rows) - 1)
+
+
+def test_batches_cover_every_query(sequences: list[TracedSequence]) -> None:
+    """Each known draft position appears exactly once, with its label and the target's state of the position before."""
+    seen = set()
+    for batch in batches(
+        sequences, row_slots=24, rows_per_batch=1, generator=torch.Generator().manual_seed(1)
+    ):
+        for b, q in (batch.span >= 0).nonzero().tolist():
+            index, slot = int(batch.sequence[b, q]), int(batch.query_slot[b, q])
+            item, t = sequences[index], int(batch.positions[b, slot])
+            assert batch.labels[b, q] == item.token_ids[t + 2]
+            assert batch.token_ids[b, slot] == item.token_ids[t + 1]
+            assert torch.equal(batch.features[b, slot], item.features[t - item.feature_start])
+            assert torch.equal(batch.teacher_hidden[b, q], item.last_hidden[t + 1 - item.feature_start])
+            seen.add((index, t))
+    expected = {
+        (i, t) for i, item in enumerate(sequences) for t in range(item.first_query, len(item.token_ids) - 2)
+    }
+    assert seen == expected
+
+
+def test_inconsistent_sequences_are_refused() -> None:
+    """A row count that does not fit the tokens is named at once, not found as a shifted feature later."""
+    tokens = torch.arange(5)
+    with pytest.raises(ValueError, match="features has 5 rows, token_ids and feature_start ask for 4"):
+        TracedSequence(tokens, 2, 1, torch.zeros(5, 3), torch.zeros(4, 2))
+    with pytest.raises(ValueError, match="answer_start 9 is outside the 5 tokens"):
+        TracedSequence(tokens, 9, 0, torch.zeros(5, 3), torch.zeros(5, 2))
