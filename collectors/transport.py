@@ -2,7 +2,7 @@
 
 A topic is a set of partitions; a record lands in the partition its key hashes to and gets the next offset
 there, so the order per key is the order of sending. Delivery is at least once: a consumer of a group resumes
-behind its last commit. tests/integration/collectors/test_transport_contract.py is the executable form of this page.
+behind its last commit. The contract tests (tests/integration/collectors) are this page, executable.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class UnknownTopicError(TransportError):
 
 
 class OffsetRangeError(TransportError):
-    """A range to replay is not wholly in the log: retention removed its start, or its end is still to come."""
+    """A range to replay is not wholly in the log: retention removed its start, or its end is yet to come."""
 
 
 class PartitionNotAssignedError(TransportError):

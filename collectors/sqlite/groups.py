@@ -1,8 +1,8 @@
 """Consumer groups of the embedded log: members with a heartbeat, and one lease per partition.
 
-Every member computes the same assignment from the live members (round-robin over sorted ids), gives up what is
-no longer its own and takes what is its own and free. So a partition moves only when its holder let go of it
-between two polls, left, or stopped renewing its membership (it died).
+Every member computes the same assignment from the live members (round-robin over sorted ids), gives up what
+is no longer its own and takes what is its own and free. So a partition moves only when its holder let go of
+it between two polls, left, or stopped renewing its membership (it died).
 """
 
 from __future__ import annotations

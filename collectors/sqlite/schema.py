@@ -31,7 +31,8 @@ CREATE TABLE part (
 );
 CREATE TABLE record (
     part_id INTEGER NOT NULL REFERENCES part (id), offset INTEGER NOT NULL, timestamp REAL NOT NULL,
-    bytes INTEGER NOT NULL, key TEXT NOT NULL, compact_key TEXT, zstd INTEGER NOT NULL, headers BLOB, value BLOB,
+    bytes INTEGER NOT NULL, key TEXT NOT NULL, compact_key TEXT, zstd INTEGER NOT NULL, headers BLOB,
+    value BLOB,
     UNIQUE (part_id, offset)
 );
 CREATE INDEX record_by_key ON record (part_id, compact_key, offset) WHERE compact_key IS NOT NULL;
