@@ -1,0 +1,118 @@
+"""Composition root of `adaptive control`."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from adaptive import log
+from adaptive.contracts import TOPIC_POLICY_DECIDED, TOPIC_TENANT_CHANGED, PolicyDecided, TenantChanged
+from collectors.open import open_transport
+from collectors.state import CompactedView
+from controller import problems
+from controller.admin_key import ensure_admin_key
+from controller.authentication import AdminKeyMiddleware
+from controller.context import Control
+from controller.database import Database
+from controller.measuring import MeasuringMiddleware
+from controller.metrics import Metrics
+from controller.routes import drafters, engines, health, keys, tenants
+from controller.tenants import Defaults, Floor
+from controller.workers import PolicyWorker, RelayWorker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from adaptive.settings import Settings
+    from collectors.transport import Transport
+
+STOP_SECONDS: Final = 10.0
+_log = structlog.get_logger(__name__)
+
+
+def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> FastAPI:
+    """Build the controller: database migrated, log opened, workers started with the application.
+
+    Raises:
+        DatabaseUrlError: `database_url` cannot be used.
+        TransportError: `log_url` cannot be used.
+        AdminKeyError: there is no admin key and none can be made.
+    """
+    settings.home.mkdir(parents=True, exist_ok=True)
+    key, made = ensure_admin_key(settings)
+    if made:
+        # The one time it is shown; the file keeps it.
+        print(f"admin key (kept in {settings.home / 'admin_key'}): {key}", flush=True)  # noqa: T201  for the operator
+    database = Database(settings.resolved_database_url)
+    database.migrate()
+    transport = open_transport(settings.resolved_log_url)
+    metrics = Metrics()
+    relay = RelayWorker(database, transport, metrics)
+    policy = PolicyWorker(database, transport, relay, metrics, clock)
+    control = Control(
+        database=database,
+        relay=relay,
+        policy=policy,
+        metrics=metrics,
+        defaults=Defaults(
+            max_lookahead=settings.lookahead,
+            control_share=settings.control_share,
+            off_share=settings.off_share,
+            engine_lookahead=settings.engine_lookahead,
+        ),
+        floors=_read_floors(transport),
+        learner_status=settings.home / "learner" / "status.json",
+        clock=clock,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        relay.start()
+        policy.start()
+        yield
+        policy.stop(STOP_SECONDS)
+        relay.stop(STOP_SECONDS)
+        transport.close()
+        database.close()
+
+    app = FastAPI(title="adaptive-speculator admin API", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.control = control
+    problems.install(app)
+    app.add_middleware(AdminKeyMiddleware, key=key)
+    app.add_middleware(MeasuringMiddleware, metrics=metrics)
+    for module in (tenants, keys, drafters, engines, health):
+        app.include_router(module.router)
+    return app
+
+
+def run(settings: Settings) -> None:
+    """Serve the admin API until SIGTERM or SIGINT."""
+    log.configure("control")
+    app = create_app(settings)
+    _log.info("controller starts", host=settings.host, port=settings.control_port)
+    uvicorn.run(
+        app, host=settings.host, port=settings.control_port, log_level="warning", timeout_graceful_shutdown=5
+    )
+
+
+def _read_floors(transport: Transport) -> dict[str, Floor]:
+    """Read how far the log has counted per tenant.
+
+    Engines ignore policies older than the last they saw, so a controller whose database was lost must count
+    on from there.
+    """
+    with CompactedView(transport, TOPIC_POLICY_DECIDED, PolicyDecided) as view:
+        view.poll()
+        policies = {tenant: message.policy_version for tenant, message in view.latest.items()}
+    with CompactedView(transport, TOPIC_TENANT_CHANGED, TenantChanged) as changes:
+        changes.poll()
+        revisions = {tenant: message.revision for tenant, message in changes.latest.items()}
+    return {
+        tenant: Floor(policies.get(tenant, 0), revisions.get(tenant, 0))
+        for tenant in policies.keys() | revisions.keys()
+    }

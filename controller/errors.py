@@ -1,0 +1,31 @@
+"""What the controller refuses, apart from how HTTP says it."""
+
+from __future__ import annotations
+
+
+class ControlError(Exception):
+    """A request that cannot be carried out.
+
+    Args:
+        detail: What is wrong and what to do about it.
+    """
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class NotFoundError(ControlError):
+    """The thing named does not exist."""
+
+
+class ConflictError(ControlError):
+    """The state of the thing named forbids what was asked."""
+
+
+class InvalidFieldError(ControlError):
+    """A field's value is well-formed but impossible here."""
+
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(detail)
+        self.field = field

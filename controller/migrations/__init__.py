@@ -1,0 +1,1 @@
+"""Alembic migrations of the controller's database, shipped with the package."""

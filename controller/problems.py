@@ -1,0 +1,132 @@
+"""Errors as RFC 9457 problem details (application/problem+json)."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from controller.errors import ConflictError, ControlError, InvalidFieldError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fastapi import FastAPI, Request
+
+MEDIA_TYPE: Final = "application/problem+json"
+TYPE_PREFIX: Final = "urn:adaptive:problem:"
+
+_STATUS: Final[dict[type[ControlError], tuple[HTTPStatus, str]]] = {
+    NotFoundError: (HTTPStatus.NOT_FOUND, "not-found"),
+    ConflictError: (HTTPStatus.CONFLICT, "conflict"),
+    InvalidFieldError: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request"),
+}
+_log = structlog.get_logger(__name__)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of an application as a problem."""
+    app.add_exception_handler(ControlError, _on_control_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_failure)
+
+
+def problem_response(
+    status: HTTPStatus,
+    kind: str,
+    detail: str,
+    *,
+    errors: Sequence[Mapping[str, str]] = (),
+    headers: Mapping[str, str] | None = None,
+) -> JSONResponse:
+    """Make the response of a problem.
+
+    Args:
+        status: HTTP status.
+        kind: Last part of the problem's type URN.
+        detail: What is wrong and what to do about it.
+        errors: Per offending field: `field` and `detail`.
+        headers: More response headers.
+    """
+    body: dict[str, Any] = {
+        "type": TYPE_PREFIX + kind,
+        "title": status.phrase,
+        "status": status.value,
+        "detail": detail,
+    }
+    if errors:
+        body["errors"] = list(errors)
+    return JSONResponse(body, status.value, dict(headers or {}), media_type=MEDIA_TYPE)
+
+
+async def _on_control_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ControlError)
+    status, kind = _STATUS[type(error)]
+    if isinstance(error, InvalidFieldError):
+        errors = [{"field": error.field, "detail": error.detail}]
+        return problem_response(status, kind, f"{error.field}: {error.detail}", errors=errors)
+    return problem_response(status, kind, error.detail)
+
+
+async def _on_validation_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    errors = [_describe(item) for item in error.errors()]
+    return problem_response(
+        HTTPStatus.UNPROCESSABLE_ENTITY,
+        "invalid-request",
+        "; ".join(f"{item['field']}: {item['detail']}" for item in errors),
+        errors=errors,
+    )
+
+
+async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    details = {
+        HTTPStatus.NOT_FOUND: (
+            "not-found",
+            f"there is no {request.url.path}: the API starts at /v1/tenants and /v1/engines",
+        ),
+        HTTPStatus.METHOD_NOT_ALLOWED: (
+            "method-not-allowed",
+            f"{request.url.path} does not take {request.method}: see the Allow header",
+        ),
+    }
+    kind, detail = details.get(status, ("http", str(error.detail)))
+    return problem_response(status, kind, detail, headers=error.headers)
+
+
+async def _on_failure(request: Request, error: Exception) -> JSONResponse:
+    _log.error("request failed", method=request.method, path=request.url.path, exc_info=error)
+    return problem_response(
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "internal",
+        f"{type(error).__name__}; nothing was changed: see the controller's log, and try again",
+    )
+
+
+def _describe(item: Mapping[str, Any]) -> dict[str, str]:
+    """Name the field and what to do about one validation error."""
+    location = [str(part) for part in item["loc"]]
+    field = ".".join(location[1:]) if len(location) > 1 else location[0]
+    kind, context = str(item["type"]), item.get("ctx", {})
+    if kind == "json_invalid":
+        return {
+            "field": "body",
+            "detail": f"not JSON ({context.get('error', 'syntax error')}): send a JSON object",
+        }
+    if kind == "missing":
+        return {"field": field, "detail": "missing: add it"}
+    if kind == "extra_forbidden":
+        return {"field": field, "detail": "unknown field: remove it or correct its name"}
+    if kind == "string_pattern_mismatch":
+        return {"field": field, "detail": f"must match {context['pattern']}: choose another value"}
+    message = str(item["msg"])
+    if kind == "null":
+        return {"field": field, "detail": message}
+    return {"field": field, "detail": f"{message[:1].lower()}{message[1:]}: correct it"}

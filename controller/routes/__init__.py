@@ -1,0 +1,1 @@
+"""Routes of the admin API, one module per resource."""

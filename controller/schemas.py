@@ -1,0 +1,246 @@
+"""What the admin API takes and returns."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, field_validator
+from pydantic_core import PydanticCustomError
+
+from adaptive.contracts import TenantState
+
+ItemT = TypeVar("ItemT")
+
+TENANT_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}$"
+Share = Annotated[float, Field(ge=0, le=1, strict=True)]
+
+
+class Request(BaseModel):
+    """Base of request bodies: unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class TenantCreate(Request):
+    """Body of POST /v1/tenants."""
+
+    id: str = Field(pattern=TENANT_PATTERN)
+    learn: StrictBool = False
+
+
+class TenantPatch(Request):
+    """Body of PATCH /v1/tenants/{id}; fields left out stay as they are."""
+
+    learn: StrictBool | None = Field(
+        None, description="Whether traces may leave the engine and train adapters."
+    )
+    share: StrictBool | None = Field(None, description="Whether traces may enter a shared turbo.")
+    freeze: StrictBool | None = Field(None, description="True: train and publish nothing.")
+    pin: Annotated[StrictInt, Field(ge=0)] | None = Field(
+        None, description="Version that serves whatever the policy finds; 0 is turbo, null unpins."
+    )
+    max_lookahead: Annotated[StrictInt, Field(ge=0)] | None = None
+    control_share: Share | None = None
+    off_share: Share | None = None
+    weight: Share | None = None
+    state: TenantState | None = None
+
+    @field_validator(
+        "learn",
+        "share",
+        "freeze",
+        "max_lookahead",
+        "control_share",
+        "off_share",
+        "weight",
+        "state",
+        mode="before",
+    )
+    @classmethod
+    def _not_null(cls, value: object) -> object:
+        if value is None:
+            raise PydanticCustomError("null", "must not be null: leave the field out to keep its value")
+        return value
+
+
+class Promote(Request):
+    """Body of POST /v1/tenants/{id}/promote."""
+
+    version: Annotated[StrictInt, Field(ge=1)]
+
+
+class Page(BaseModel, Generic[ItemT]):
+    """A list, in the shape of the OpenAI API."""
+
+    object: Literal["list"] = "list"
+    data: list[ItemT]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class NewKey(BaseModel):
+    """A key that was just made; `key` is never shown again."""
+
+    id: str
+    key: str
+    prefix: str
+    created_at: float
+
+
+class KeySummary(BaseModel):
+    """A valid key without its secret."""
+
+    id: str
+    prefix: str
+    created_at: float
+
+
+class ArmState(BaseModel):
+    """Counts of one arm and version over all engines since the tenant exists."""
+
+    arm: str
+    version: int
+    requests: int
+    verify_steps: int
+    drafted: int
+    accepted: int
+    acceptance: float | None
+    """accepted / drafted."""
+    acceptance_per_position: list[float]
+    """Share of verify steps whose first i+1 drafts were all accepted."""
+    tau: float | None
+    tokens: int
+    engine_seconds: float
+    tokens_per_engine_second: float | None
+
+
+class LiftState(BaseModel):
+    """Champion over turbo on concurrent control traffic, as ratios; see `controller.policy.Lift`."""
+
+    tau: float
+    tau_lower: float
+    tau_upper: float
+    goodput: float | None
+    champion_tau: float
+    control_tau: float
+    champion_verify_steps: int
+    control_verify_steps: int
+
+
+class RefusalState(BaseModel):
+    """A version or policy that an engine could not apply."""
+
+    version: int | None
+    engine: str | None
+    reason: str
+
+
+class PolicyAcknowledgement(BaseModel):
+    """How far one engine is with a tenant's policy."""
+
+    engine: str
+    policy_version: int
+    """Newest in force there; 0 is none."""
+    current: bool
+    alive: bool
+
+
+class TenantSummary(BaseModel):
+    """One tenant in a list."""
+
+    id: str
+    object: Literal["tenant"] = "tenant"
+    created_at: float
+    state: TenantState
+    learn: bool
+    share: bool
+    freeze: bool
+    pin: int | None
+    champion: int | None
+    """Version that serves; null is turbo."""
+    policy_version: int
+    revision: int
+
+
+class TenantDetail(TenantSummary):
+    """All that is known of a tenant."""
+
+    weight: float
+    """w on the adapter's delta, 0 to 1."""
+    weights: dict[str, float]
+    """Arm (`off`, `turbo`, `adapter@3`) -> share of requests the policy gives it."""
+    lookahead: int
+    control_share: float
+    off_share: float
+    champion_since: float
+    tau: float | None
+    """Acceptance length of what serves, since it serves."""
+    acceptance: float | None
+    """accepted / drafted of what serves, since it serves."""
+    lift: LiftState | None
+    arms: list[ArmState]
+    engines: list[PolicyAcknowledgement]
+    refusals: list[RefusalState]
+    learning: dict[str, Any] | None
+    """The learner's own status of this tenant; null where no learner has run."""
+
+
+class VersionState(BaseModel):
+    """One adapter version and what is known of it."""
+
+    id: str
+    object: Literal["drafter.version"] = "drafter.version"
+    version: int
+    status: str
+    reason: str
+    created_at: float
+    received_at: float
+    promoted_at: float | None
+    uri: str
+    sha256: str
+    rank: int
+    target_sha256: str
+    turbo_sha256: str
+    holdout_tau: dict[str, float]
+    """Offline acceptance length of turbo, challenger and, where there was one, champion."""
+    gain_lower: float
+    gain_upper: float
+    tokens_trained: int
+    training_seconds: float
+    mlflow_run_id: str
+
+
+class DecisionState(BaseModel):
+    """One decision and why it was taken."""
+
+    id: str
+    object: Literal["decision"] = "decision"
+    decided_at: float
+    kind: str
+    actor: str
+    version: int | None
+    champion: int | None
+    policy_version: int
+    reason: str
+    evidence: dict[str, Any]
+
+
+class EngineState(BaseModel):
+    """The newest report of one engine."""
+
+    id: str
+    object: Literal["engine"] = "engine"
+    alive: bool
+    started_at: float
+    reported_at: float
+    target_sha256: str
+    turbo_sha256: str
+    slots: list[dict[str, Any]]
+    acknowledged: dict[str, int]
+    refused: dict[str, str]
+    swaps: int
+    swap_pause_ms_max: float | None
+    traces_published: int
+    traces_dropped: int
+    queue_depth: int

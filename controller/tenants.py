@@ -1,0 +1,234 @@
+"""Tenants and their keys: create, change, announce."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import select
+
+from adaptive.contracts import TenantChanged, TenantState
+from controller import rollout
+from controller.errors import ConflictError, InvalidFieldError, NotFoundError
+from controller.models import DecisionKind, Key, Tenant, Version, VersionStatus
+from controller.outbox import enqueue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy.orm import Session
+
+KEY_PREFIX: Final = "adp_"
+KEY_BYTES: Final = 32
+SHOWN_CHARACTERS: Final = 12
+"""How much of a key lists show: the prefix and 48 of its 256 bits."""
+POLICY_FIELDS: Final = ("weight", "max_lookahead", "control_share", "off_share")
+ACCOUNT_FIELDS: Final = ("state", "learn", "share", "freeze")
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Policy of a new tenant."""
+
+    max_lookahead: int
+    control_share: float
+    off_share: float
+    engine_lookahead: int
+    """K: no tenant can have more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Newest numbers the log has seen for a tenant; a new database must count on from them."""
+
+    policy_version: int = 0
+    revision: int = 0
+
+
+def get_tenant(session: Session, tenant_id: str, *, lock: bool = False) -> Tenant:
+    """Look a tenant up.
+
+    Raises:
+        NotFoundError: there is none of that name.
+    """
+    tenant = session.get(Tenant, tenant_id, with_for_update=lock or None)
+    if tenant is None:
+        raise NotFoundError(
+            f"unknown tenant {tenant_id!r}: GET /v1/tenants lists them, POST /v1/tenants makes one"
+        )
+    return tenant
+
+
+def create_tenant(
+    session: Session, tenant_id: str, *, learn: bool, defaults: Defaults, floor: Floor, now: float
+) -> Tenant:
+    """Add a tenant that turbo serves.
+
+    Raises:
+        ConflictError: the name is taken.
+    """
+    if session.get(Tenant, tenant_id) is not None:
+        raise ConflictError(f"tenant {tenant_id!r} exists already: PATCH /v1/tenants/{tenant_id} changes it")
+    tenant = Tenant(
+        id=tenant_id,
+        created_at=now,
+        state=TenantState.ACTIVE,
+        learn=learn,
+        share=False,
+        freeze=False,
+        pin=None,
+        weight=1.0,
+        max_lookahead=defaults.max_lookahead,
+        control_share=defaults.control_share,
+        off_share=defaults.off_share,
+        revision=floor.revision,
+        policy_version=floor.policy_version,
+        decided_at=now,
+        champion=None,
+        champion_since=now,
+    )
+    session.add(tenant)
+    session.flush()
+    reason = "new tenant: turbo serves"
+    announce(session, tenant, now)
+    rollout.announce_policy(session, tenant, reason, now)
+    rollout.record(session, tenant, DecisionKind.CREATE, actor="admin", version=None, reason=reason, now=now)
+    return tenant
+
+
+def patch_tenant(
+    session: Session, tenant: Tenant, changes: Mapping[str, Any], defaults: Defaults, now: float
+) -> None:
+    """Change some fields of a tenant and announce what others need to know of it.
+
+    Raises:
+        InvalidFieldError: a value is impossible for this tenant.
+    """
+    changed = {field: value for field, value in changes.items() if getattr(tenant, field) != value}
+    for field, value in changed.items():
+        setattr(tenant, field, value)
+    _check(tenant, defaults)
+    if any(field in changed for field in ACCOUNT_FIELDS):
+        announce(session, tenant, now)
+    moved = "pin" in changed and _serve_pinned(session, tenant, now)
+    settings = [field for field in (*POLICY_FIELDS, "pin", *ACCOUNT_FIELDS) if field in changed]
+    if not settings:
+        return
+    reason = "set by an operator: " + ", ".join(f"{field} = {changed[field]}" for field in settings)
+    if not moved and any(field in changed for field in POLICY_FIELDS):
+        rollout.announce_policy(session, tenant, reason, now)
+    rollout.record(
+        session,
+        tenant,
+        DecisionKind.CONFIGURE,
+        actor="admin",
+        version=tenant.champion,
+        reason=reason,
+        now=now,
+        evidence=changed,
+    )
+
+
+def create_key(session: Session, tenant: Tenant, now: float) -> tuple[Key, str]:
+    """Make a key of 256 random bits.
+
+    Returns:
+        Its row and the key itself, which exists nowhere else.
+    """
+    secret = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    key = Key(
+        id=f"key_{secrets.token_hex(8)}",
+        tenant=tenant.id,
+        sha256=hash_key(secret),
+        prefix=secret[:SHOWN_CHARACTERS],
+        created_at=now,
+        revoked_at=None,
+    )
+    session.add(key)
+    session.flush()
+    announce(session, tenant, now)
+    return key, secret
+
+
+def revoke_key(session: Session, tenant: Tenant, key_id: str, now: float) -> None:
+    """Make a key invalid.
+
+    Raises:
+        NotFoundError: the tenant has no such valid key.
+    """
+    key = session.get(Key, key_id)
+    if key is None or key.tenant != tenant.id or key.revoked_at is not None:
+        raise NotFoundError(
+            f"tenant {tenant.id!r} has no valid key {key_id!r}: GET /v1/tenants/{tenant.id}/keys lists them"
+        )
+    key.revoked_at = now
+    session.flush()
+    announce(session, tenant, now)
+
+
+def valid_keys(session: Session, tenant_id: str) -> list[Key]:
+    """List the keys that open the endpoint, oldest first."""
+    rows = session.scalars(
+        select(Key).where(Key.tenant == tenant_id, Key.revoked_at.is_(None)).order_by(Key.created_at, Key.id)
+    )
+    return list(rows)
+
+
+def hash_key(key: str) -> str:
+    """SHA-256 (hex) of a whole key; slow hashes add nothing to 256 random bits."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def announce(session: Session, tenant: Tenant, now: float) -> None:
+    """Tell endpoints and learners the tenant's account."""
+    tenant.revision += 1
+    enqueue(
+        session,
+        TenantChanged(
+            tenant=tenant.id,
+            revision=tenant.revision,
+            state=TenantState(tenant.state),
+            key_hashes=[key.sha256 for key in valid_keys(session, tenant.id)],
+            learn=tenant.learn,
+            share=tenant.share,
+            freeze=tenant.freeze,
+            changed_at=now,
+        ),
+        now,
+    )
+
+
+def _check(tenant: Tenant, defaults: Defaults) -> None:
+    if tenant.max_lookahead > defaults.engine_lookahead:
+        raise InvalidFieldError(
+            "max_lookahead",
+            f"{tenant.max_lookahead} exceeds the engines' maximum of {defaults.engine_lookahead}: "
+            "lower it, or raise ADAPTIVE_ENGINE_LOOKAHEAD and restart",
+        )
+    if tenant.control_share + tenant.off_share > 1:
+        raise InvalidFieldError(
+            "control_share",
+            f"control_share ({tenant.control_share}) and off_share ({tenant.off_share}) add up to more "
+            "than 1: lower one of them",
+        )
+
+
+def _serve_pinned(session: Session, tenant: Tenant, now: float) -> bool:
+    """Put the pinned version in service; False if it serves already or the pin was taken away."""
+    if tenant.pin is None or tenant.pin == (tenant.champion or 0):
+        return False
+    reason = "pinned by an operator"
+    if tenant.pin == 0:
+        rollout.serve_turbo(session, tenant, actor="admin", reason=reason, now=now)
+        return True
+    row = session.get(Version, (tenant.id, tenant.pin))
+    if row is None or row.status == VersionStatus.REFUSED:
+        state = "does not exist" if row is None else f"was refused by an engine ({row.reason})"
+        raise InvalidFieldError(
+            "pin",
+            f"version {tenant.pin} {state}: GET /v1/tenants/{tenant.id}/versions lists them; 0 pins turbo",
+        )
+    rollout.promote(session, tenant, tenant.pin, actor="admin", reason=reason, now=now)
+    return True

@@ -1,0 +1,239 @@
+"""What the API shows, put together from rows, telemetry and the learner's status file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import select
+
+from adaptive.contracts import Arm, EngineTelemetry, TenantState, decode
+from controller import rollout
+from controller.models import ArmTotal, Decision, Engine, Tenant, Version, VersionStatus
+from controller.schemas import (
+    ArmState,
+    DecisionState,
+    EngineState,
+    LiftState,
+    PolicyAcknowledgement,
+    RefusalState,
+    TenantDetail,
+    TenantSummary,
+    VersionState,
+)
+from controller.telemetry import samples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sqlalchemy.orm import Session
+
+ALIVE_SECONDS: Final = 15.0
+"""An engine that has not reported for so long is shown as not alive."""
+
+
+def tenant_summary(tenant: Tenant) -> TenantSummary:
+    """Describe a tenant in short."""
+    return TenantSummary(**_summary(tenant))
+
+
+def tenant_detail(session: Session, tenant: Tenant, status_file: Path, now: float) -> TenantDetail:
+    """Describe all that is known of a tenant.
+
+    Args:
+        session: Database session.
+        tenant: Its row.
+        status_file: Where the learner writes its status.
+        now: Unix seconds.
+    """
+    arm, version = _serving(tenant)
+    window = samples(session, (tenant.id, arm, version), tenant.champion_since)
+    steps = sum(sample.verify_steps for sample in window)
+    drafted = sum(sample.drafted for sample in window)
+    accepted = sum(sample.accepted for sample in window)
+    _, lift = rollout.live_lift(session, tenant)
+    totals = session.scalars(
+        select(ArmTotal).where(ArmTotal.tenant == tenant.id).order_by(ArmTotal.arm, ArmTotal.version)
+    )
+    reports = [
+        (row, decode(row.telemetry, EngineTelemetry))
+        for row in session.scalars(select(Engine).order_by(Engine.id))
+    ]
+    return TenantDetail(
+        **_summary(tenant),
+        weight=tenant.weight,
+        weights=_weights(tenant),
+        lookahead=tenant.max_lookahead,
+        control_share=tenant.control_share,
+        off_share=tenant.off_share,
+        champion_since=tenant.champion_since,
+        tau=1 + accepted / steps if steps else None,
+        acceptance=accepted / drafted if drafted else None,
+        lift=None if lift is None else LiftState(**asdict(lift)),
+        arms=[_arm_state(row) for row in totals],
+        engines=[
+            PolicyAcknowledgement(
+                engine=row.id,
+                policy_version=report.acknowledged.get(tenant.id, 0),
+                current=report.acknowledged.get(tenant.id, 0) == tenant.policy_version,
+                alive=_alive(row, now),
+            )
+            for row, report in reports
+        ],
+        refusals=_refusals(session, tenant, reports),
+        learning=_learning(status_file, tenant.id),
+    )
+
+
+def version_state(row: Version) -> VersionState:
+    """Describe one adapter version."""
+    message = rollout.published(row)
+    scores = {"turbo": message.turbo, "challenger": message.challenger, "champion": message.champion}
+    return VersionState(
+        id=f"{row.tenant}@{row.version}",
+        version=row.version,
+        status=row.status,
+        reason=row.reason,
+        created_at=message.created_at,
+        received_at=row.received_at,
+        promoted_at=row.promoted_at,
+        uri=message.adapter.uri,
+        sha256=message.adapter.sha256,
+        rank=message.adapter.rank,
+        target_sha256=message.adapter.target_sha256,
+        turbo_sha256=message.adapter.turbo_sha256,
+        holdout_tau={name: score.tau for name, score in scores.items() if score is not None},
+        gain_lower=message.gain_lower,
+        gain_upper=message.gain_upper,
+        tokens_trained=message.tokens_trained,
+        training_seconds=message.training_seconds,
+        mlflow_run_id=message.mlflow_run_id,
+    )
+
+
+def decision_state(row: Decision) -> DecisionState:
+    """Describe one decision."""
+    return DecisionState(
+        id=f"decision_{row.id}",
+        decided_at=row.decided_at,
+        kind=row.kind,
+        actor=row.actor,
+        version=row.version,
+        champion=row.champion,
+        policy_version=row.policy_version,
+        reason=row.reason,
+        evidence=row.evidence,
+    )
+
+
+def engine_state(row: Engine, now: float) -> EngineState:
+    """Describe the newest report of an engine."""
+    report = decode(row.telemetry, EngineTelemetry)
+    return EngineState(
+        id=row.id,
+        alive=_alive(row, now),
+        started_at=row.started_at,
+        reported_at=row.reported_at,
+        target_sha256=report.target_sha256,
+        turbo_sha256=report.turbo_sha256,
+        slots=[
+            {
+                "slot": slot.slot,
+                "tenant": slot.tenant,
+                "version": slot.version,
+                "weight": slot.weight,
+                "requests": slot.requests,
+            }
+            for slot in report.slots
+        ],
+        acknowledged=report.acknowledged,
+        refused=report.refused,
+        swaps=len(report.swap_pause_ms),
+        swap_pause_ms_max=max(report.swap_pause_ms, default=None),
+        traces_published=report.traces_published,
+        traces_dropped=report.traces_dropped,
+        queue_depth=report.queue_depth,
+    )
+
+
+def _summary(tenant: Tenant) -> dict[str, Any]:
+    return {
+        "id": tenant.id,
+        "created_at": tenant.created_at,
+        "state": TenantState(tenant.state),
+        "learn": tenant.learn,
+        "share": tenant.share,
+        "freeze": tenant.freeze,
+        "pin": tenant.pin,
+        "champion": tenant.champion,
+        "policy_version": tenant.policy_version,
+        "revision": tenant.revision,
+    }
+
+
+def _serving(tenant: Tenant) -> tuple[Arm, int]:
+    return (Arm.TURBO, 0) if tenant.champion is None else (Arm.ADAPTER, tenant.champion)
+
+
+def _weights(tenant: Tenant) -> dict[str, float]:
+    rest = 1 - tenant.off_share
+    if tenant.champion is None:
+        return {"off": tenant.off_share, "turbo": rest}
+    return {
+        "off": tenant.off_share,
+        "turbo": tenant.control_share,
+        f"adapter@{tenant.champion}": max(rest - tenant.control_share, 0.0),
+    }
+
+
+def _arm_state(row: ArmTotal) -> ArmState:
+    return ArmState(
+        arm=row.arm,
+        version=row.version,
+        requests=row.requests,
+        verify_steps=row.verify_steps,
+        drafted=row.drafted,
+        accepted=row.accepted,
+        acceptance=row.accepted / row.drafted if row.drafted else None,
+        acceptance_per_position=[count / row.verify_steps for count in row.accepted_per_position]
+        if row.verify_steps
+        else [],
+        tau=1 + row.accepted / row.verify_steps if row.verify_steps else None,
+        tokens=row.emitted,
+        engine_seconds=row.engine_seconds,
+        tokens_per_engine_second=row.emitted / row.engine_seconds if row.engine_seconds > 0 else None,
+    )
+
+
+def _refusals(
+    session: Session, tenant: Tenant, reports: list[tuple[Engine, EngineTelemetry]]
+) -> list[RefusalState]:
+    refused = session.scalars(
+        select(Version)
+        .where(Version.tenant == tenant.id, Version.status == VersionStatus.REFUSED)
+        .order_by(Version.version)
+    )
+    found = [RefusalState(version=row.version, engine=None, reason=row.reason) for row in refused]
+    found += [
+        RefusalState(version=None, engine=row.id, reason=report.refused[tenant.id])
+        for row, report in reports
+        if tenant.id in report.refused
+    ]
+    return found
+
+
+def _alive(row: Engine, now: float) -> bool:
+    return now - row.received_at < ALIVE_SECONDS
+
+
+def _learning(status_file: Path, tenant_id: str) -> dict[str, Any] | None:
+    """The learner's status of a tenant: its entry under `tenants`, and whether learning is paused."""
+    try:
+        status = json.loads(status_file.read_bytes())
+        entry = status.get("tenants", {}).get(tenant_id)
+        paused = bool(status.get("paused", False))
+    except (OSError, ValueError, AttributeError):
+        # No learner has run here, or its file is damaged: serving does not depend on it.
+        return None
+    return {**entry, "paused": paused} if isinstance(entry, dict) else None

@@ -1,0 +1,234 @@
+"""Background threads of the controller: one reads the log and decides, one sends what was decided.
+
+A worker never ends on an error: the log or the database may be away for a while. It logs, waits a little
+longer after every failure in a row, and begins again from what is committed.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from sqlalchemy import func, select
+
+from adaptive.contracts import (
+    TOPIC_DRAFTER_PUBLISHED,
+    TOPIC_ENGINE_TELEMETRY,
+    Arm,
+    DrafterPublished,
+    EngineTelemetry,
+)
+from collectors.consumer import MessageConsumer
+from controller import outbox, rollout, telemetry
+from controller.models import ArmTotal, Engine, Tenant
+from controller.views import ALIVE_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from collectors.consumer import Received
+    from collectors.transport import Transport
+    from controller.database import Database
+    from controller.metrics import Metrics
+    from controller.models import Decision
+
+GROUP: Final = "controller"
+POLL_SECONDS: Final = 0.2
+FIRST_PAUSE_SECONDS: Final = 0.2
+LONGEST_PAUSE_SECONDS: Final = 5.0
+PRUNE_SECONDS: Final = 60.0
+REVIEW_GROWTH: Final = 1.02
+"""A champion is judged again when its control traffic has grown by this factor."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Reviewed:
+    """Control traffic of a champion in verify steps: the tenant's total when first seen, and its growth."""
+
+    first: int
+    grown: int = 0
+
+
+class Worker:
+    """Runs rounds of work on a thread until stopped."""
+
+    name: str
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"controller-{self.name}", daemon=True)
+        self.failing: str | None = "not started"
+        """Why the last round failed; None after a good one."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """End after the round in progress."""
+        self._stopping.set()
+        self._thread.join(timeout)
+
+    def round(self) -> None:
+        """Do what there is to do, waiting a moment where there is nothing."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Let go of what a failed round may have left behind."""
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while not self._stopping.is_set():
+            try:
+                self.round()
+            except Exception as error:  # noqa: BLE001  whatever fails, the next round starts from committed state
+                self.failing = f"{type(error).__name__}: {error}"
+                self._metrics.failures.labels(self.name).inc()
+                _log.warning("worker failed, will retry", worker=self.name, error=self.failing, pause=pause)
+                self.reset()
+                self._stopping.wait(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            else:
+                self.failing = None
+                pause = FIRST_PAUSE_SECONDS
+        self.reset()
+
+
+class RelayWorker(Worker):
+    """Sends the outbox to the log, at once when woken."""
+
+    name = "relay"
+
+    def __init__(self, database: Database, transport: Transport, metrics: Metrics) -> None:
+        super().__init__(metrics)
+        self._database = database
+        self._transport = transport
+        self._wake = threading.Event()
+
+    def wake(self) -> None:
+        """Say that something was committed to the outbox."""
+        self._wake.set()
+
+    def stop(self, timeout: float) -> None:
+        """Send what is pending and end."""
+        self._stopping.set()
+        self._wake.set()
+        self._thread.join(timeout)
+
+    def round(self) -> None:
+        """Send everything pending, then wait to be woken."""
+        self._wake.clear()
+        outbox.relay(self._database, self._transport)
+        self._wake.wait(POLL_SECONDS)
+
+
+class PolicyWorker(Worker):
+    """Takes over published versions and telemetry, and reviews the champions."""
+
+    name = "policy"
+
+    def __init__(
+        self,
+        database: Database,
+        transport: Transport,
+        relay: RelayWorker,
+        metrics: Metrics,
+        clock: Callable[[], float],
+    ) -> None:
+        super().__init__(metrics)
+        self._database = database
+        self._transport = transport
+        self._relay = relay
+        self._clock = clock
+        self._published: MessageConsumer[DrafterPublished] | None = None
+        self._telemetry: MessageConsumer[EngineTelemetry] | None = None
+        self._reviewed: dict[tuple[str, int | None, float], _Reviewed] = {}
+        self._pruned_at = 0.0
+
+    def reset(self) -> None:
+        """Leave the log; the next round resumes from what is committed there."""
+        consumers, self._published, self._telemetry = (self._published, self._telemetry), None, None
+        for consumer in consumers:
+            if consumer is not None:
+                consumer.close()
+
+    def round(self) -> None:
+        """Read the log once and act on it."""
+        if self._published is None or self._telemetry is None:
+            self._published = MessageConsumer(
+                self._transport, TOPIC_DRAFTER_PUBLISHED, DrafterPublished, GROUP
+            )
+            self._telemetry = MessageConsumer(self._transport, TOPIC_ENGINE_TELEMETRY, EngineTelemetry, GROUP)
+        published = self._published.poll(0.0)
+        if published:
+            self._take_over(published)
+            self._published.commit()
+        reports = self._telemetry.poll(POLL_SECONDS)
+        if reports:
+            self._record(reports)
+            self._telemetry.commit()
+            self._review()
+        now = self._clock()
+        if now - self._pruned_at >= PRUNE_SECONDS:
+            with self._database.write() as session:
+                telemetry.prune(session, now)
+            self._pruned_at = now
+        self._observe(now)
+
+    def _take_over(self, received: Sequence[Received[DrafterPublished]]) -> None:
+        with self._database.write() as session:
+            decisions = [rollout.receive_published(session, item.message, self._clock()) for item in received]
+        self._count(TOPIC_DRAFTER_PUBLISHED, len(received), decisions)
+
+    def _record(self, received: Sequence[Received[EngineTelemetry]]) -> None:
+        decisions: list[Decision | None] = []
+        with self._database.write() as session:
+            for item in received:
+                refusals = telemetry.record_telemetry(session, item.message, self._clock())
+                decisions += [rollout.apply_refusal(session, refusal, self._clock()) for refusal in refusals]
+        self._count(TOPIC_ENGINE_TELEMETRY, len(received), decisions)
+
+    def _review(self) -> None:
+        """Judge the champions whose control traffic has grown enough since they were judged last."""
+        decisions: list[Decision | None] = []
+        with self._database.read() as session:
+            serving = session.execute(
+                select(Tenant.id, Tenant.champion, Tenant.champion_since, ArmTotal.verify_steps)
+                .join(ArmTotal, (ArmTotal.tenant == Tenant.id) & (ArmTotal.arm == Arm.TURBO.value))
+                .where(Tenant.champion.is_not(None), Tenant.pin.is_(None))
+            ).all()
+        reviewed: dict[tuple[str, int | None, float], _Reviewed] = {}
+        for tenant_id, champion, since, control_steps in serving:
+            key = (tenant_id, champion, since)
+            last = reviewed[key] = self._reviewed.get(key) or _Reviewed(control_steps)
+            if control_steps - last.first < last.grown * REVIEW_GROWTH:
+                continue
+            last.grown = control_steps - last.first
+            with self._database.write() as session:
+                tenant = session.get_one(Tenant, tenant_id, with_for_update=True)
+                decisions.append(rollout.review(session, tenant, self._clock()))
+        self._reviewed = reviewed
+        self._count(TOPIC_ENGINE_TELEMETRY, 0, decisions)
+
+    def _count(self, topic: str, records: int, decisions: Sequence[Decision | None]) -> None:
+        self._metrics.records.labels(topic).inc(records)
+        for decision in decisions:
+            if decision is not None:
+                self._metrics.decisions.labels(decision.kind).inc()
+                self._relay.wake()
+
+    def _observe(self, now: float) -> None:
+        with self._database.read() as session:
+            self._metrics.outbox.set(outbox.pending(session))
+            self._metrics.tenants.set(session.scalar(select(func.count()).select_from(Tenant)) or 0)
+            self._metrics.engines.set(
+                session.scalar(
+                    select(func.count()).select_from(Engine).where(Engine.received_at > now - ALIVE_SECONDS)
+                )
+                or 0
+            )
