@@ -59,6 +59,10 @@ class Settings(BaseSettings):
         1.0, ge=0, le=1, description="Share of captured requests whose features are kept too."
     )
     capture_queue_bytes: int = Field(256 << 20, ge=1 << 20, description="Publisher queue; oldest dropped.")
+    acceptance_details: bool = Field(
+        False,
+        description="Report accepted counts to clients (metrics.speculative_decoding); they can leak prompts by timing.",
+    )
     telemetry_seconds: float = Field(1.0, gt=0)
 
     control_share: float = Field(0.05, ge=0, le=1)

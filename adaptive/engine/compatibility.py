@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+from collections.abc import Iterable
 from typing import Any, Final
 
 SUPPORTED_VERSION: Final = "0.32.0"
@@ -101,12 +102,14 @@ SYMBOLS: Final = (
     Symbol(_SCHEDULER, "Scheduler.add_request", ("self", "request")),
     Symbol(_SCHEDULER, "Scheduler.update_draft_token_ids", ("self", "draft_token_ids")),
     Symbol("vllm.v1.outputs", "DraftTokenIds", ("req_ids", "draft_token_ids")),
-    Symbol(
-        "vllm.utils.cpu_triton_utils",
-        "_expand_kernel_impl",
-        ("output", "input_val", "cu_num_tokens", "replace_from", "replace_to", "MAX_NUM_TOKENS"),
-    ),
 )
+
+EXPAND_KERNEL: Final = Symbol(
+    "vllm.utils.cpu_triton_utils",
+    "_expand_kernel_impl",
+    ("output", "input_val", "cu_num_tokens", "replace_from", "replace_to", "MAX_NUM_TOKENS"),
+)
+"""Replaced at plugin load, so it is checked there."""
 
 
 def _resolve(symbol: Symbol) -> Any:
@@ -144,13 +147,13 @@ def problem(symbol: Symbol) -> str | None:
     return None
 
 
-def check() -> None:
-    """Assert every symbol of the platform's runner.
+def check(symbols: Iterable[Symbol] = SYMBOLS) -> None:
+    """Assert that every symbol is as expected.
 
     Raises:
         IncompatibleVllmError: names each symbol that changed and the remedy.
     """
-    problems = [text for symbol in SYMBOLS if (text := problem(symbol)) is not None]
+    problems = [text for symbol in symbols if (text := problem(symbol)) is not None]
     if problems:
         raise IncompatibleVllmError(
             "the installed vLLM is not compatible with this plugin:\n  "
@@ -165,4 +168,6 @@ def correct_cpu_sampling() -> None:
 
     from adaptive.engine import sampling  # noqa: PLC0415
 
-    cpu_triton_utils._expand_kernel_impl = sampling.expand  # noqa: SLF001
+    if cpu_triton_utils._expand_kernel_impl is not sampling.expand:  # noqa: SLF001
+        check([EXPAND_KERNEL])
+        cpu_triton_utils._expand_kernel_impl = sampling.expand  # noqa: SLF001

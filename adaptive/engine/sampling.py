@@ -17,9 +17,11 @@ def expand(
     cumulative_tokens: torch.Tensor,
     replace_from: int,
     replace_to: int,
-    max_tokens: int | None = None,  # noqa: ARG001  the kernel's block size, unused on the CPU
+    **_launch: int,
 ) -> None:
     """Repeat `input_values[i]` for every token of request i, writing `output` in place.
+
+    Called with the kernel's arguments by position and its launch constants by name.
 
     Args:
         output: [tokens], any dtype.
@@ -27,7 +29,7 @@ def expand(
         cumulative_tokens: [requests], inclusive cumulative token counts.
         replace_from: value to replace.
         replace_to: its replacement.
-        max_tokens: ignored.
+        _launch: the Triton kernel's launch constants, meaningless here.
     """
     values = torch.where(input_values == replace_from, torch.full_like(input_values, replace_to), input_values)
     counts = torch.diff(cumulative_tokens, prepend=cumulative_tokens.new_zeros(1))

@@ -57,7 +57,7 @@ class AdaptiveCPUWorker(CPUWorker):
             buffers,
             SpeculatorConfig.from_directory(Path(speculative.draft_model_config.model)),
             speculative.num_speculative_tokens,
-            TracePublisher(config, self.vllm_config) if config.capture is not None else None,
+            TracePublisher(config, config.capture) if config.capture is not None else None,
         )
         return times
 
@@ -103,6 +103,11 @@ class AdaptiveCPUWorker(CPUWorker):
     def set_capture(self, enabled: bool) -> None:
         """Switch capture on or off for requests admitted from now on."""
         self._state.capture_enabled = enabled and self._state.publisher is not None
+
+    def flush_traces(self, timeout: float) -> bool:
+        """Wait until the traces of finished requests are in the log; blocks the engine, for tests and shutdown."""
+        publisher = self._state.publisher
+        return publisher is None or publisher.flush(timeout)
 
     def adapter_info(self) -> dict[str, Any]:
         """Slots, counters, swap pauses and capture statistics."""

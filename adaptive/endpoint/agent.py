@@ -1,0 +1,266 @@
+"""The agent thread: obeys the log's accounts and policies, and reports what the engine does.
+
+It is the only caller of the worker's RPC methods. Everything it needs to serve survives in home, so a log or a
+controller that is away changes nothing for clients.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+import structlog
+
+from adaptive import contracts
+from adaptive.contracts import (
+    AdapterReference,
+    ArmCounters,
+    EngineTelemetry,
+    PolicyDecided,
+    SlotState,
+    TenantChanged,
+)
+from adaptive.endpoint.saved import StateFile
+from adaptive.endpoint.tenants import TenantDirectory
+from adaptive.settings import Settings
+from collectors.state import CompactedView
+from collectors.store import StoreError, TensorStore
+from collectors.transport import Transport, TransportError
+
+_POLL_SECONDS: Final = 0.25
+_STAGE_SECONDS: Final = 60.0
+
+
+class Engine(Protocol):
+    """The engine as the agent needs it."""
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Run a worker RPC between two steps and return rank 0's result."""
+
+
+class RefusedError(Exception):
+    """A policy cannot be put in force; the message says why."""
+
+
+class Agent:
+    """Applies policies to one engine and publishes its telemetry."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        directory: TenantDirectory,
+        open_log: Callable[[], Transport],
+        *,
+        engine_id: str,
+        target_sha256: str,
+        turbo_sha256: str,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._directory = directory
+        self._open_log = open_log
+        self._store = TensorStore(settings.resolved_store_url)
+        self._engine_id = engine_id
+        self._target_sha256 = target_sha256
+        self._turbo_sha256 = turbo_sha256
+        self._started_at = time.time()
+        self._file = StateFile(settings.home / "endpoint" / "state.json")
+        self._log = structlog.get_logger("agent")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="adaptive-agent", daemon=True)
+        self._transport: Transport | None = None
+        self._accounts_view: CompactedView[TenantChanged] | None = None
+        self._policies_view: CompactedView[PolicyDecided] | None = None
+        self._policies: dict[str, PolicyDecided] = {}
+        self._pending: set[str] = set()
+        self._in_force: dict[str, AdapterReference | None] = {}
+        self._acknowledged: dict[str, int] = {}
+        self._refused: dict[str, tuple[int, str]] = {}
+
+    def start(self) -> None:
+        """Load the saved accounts and policies, then follow the log."""
+        saved = self._file.load()
+        for tenant, account in saved.accounts.items():
+            self._directory.set_account(tenant, account)
+        self._policies = dict(saved.policies)
+        self._pending = set(saved.policies)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop following; the engine keeps serving with what is in force."""
+        self._stop.set()
+        self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        next_report = 0.0
+        away = False
+        while not self._stop.is_set():
+            try:
+                self._follow_log()
+                if away:
+                    self._log.info("log is back")
+                away = False
+            except TransportError as error:
+                if not away:
+                    self._log.warning("log is away, serving with the last state", error=str(error))
+                away = True
+                self._close_log()
+            try:
+                self._apply_pending()
+                if time.monotonic() >= next_report:
+                    next_report = time.monotonic() + self._settings.telemetry_seconds
+                    self._report()
+            except Exception:
+                # The engine may be restarting or a report may fail: the agent must outlive both.
+                self._log.exception("agent round failed, trying again")
+            self._stop.wait(_POLL_SECONDS)
+        self._close_log()
+
+    # -- the log ------------------------------------------------------------------------------------------------
+
+    def _follow_log(self) -> None:
+        if self._transport is None:
+            self._transport = self._open_log()
+            self._accounts_view = CompactedView(
+                self._transport, contracts.TOPIC_TENANT_CHANGED, TenantChanged
+            )
+            self._policies_view = CompactedView(
+                self._transport, contracts.TOPIC_POLICY_DECIDED, PolicyDecided
+            )
+        assert self._accounts_view is not None
+        assert self._policies_view is not None
+        accounts = self._accounts_view.poll()
+        for tenant, account in accounts.items():
+            self._directory.set_account(tenant, account)
+        policies = self._policies_view.poll()
+        for tenant, policy in policies.items():
+            known = self._policies.get(tenant)
+            if policy is None:
+                self._policies.pop(tenant, None)
+            elif known is None or policy.policy_version >= known.policy_version:
+                self._policies[tenant] = policy
+            self._pending.add(tenant)
+        if accounts or policies:
+            self._file.save(self._directory.accounts(), self._policies)
+
+    def _close_log(self) -> None:
+        transport, self._transport = self._transport, None
+        self._accounts_view = self._policies_view = None
+        if transport is not None:
+            try:
+                transport.close()
+            except TransportError as error:
+                self._log.warning("log did not close cleanly", error=str(error))
+
+    # -- policies -----------------------------------------------------------------------------------------------
+
+    def _apply_pending(self) -> None:
+        for tenant in sorted(self._pending):
+            policy = self._policies.get(tenant)
+            try:
+                self._apply(tenant, policy)
+            except RefusedError as error:
+                assert policy is not None
+                self._refused[tenant] = (policy.policy_version, str(error))
+                self._log.warning(
+                    "policy refused", tenant=tenant, policy_version=policy.policy_version, reason=str(error)
+                )
+            else:
+                self._refused.pop(tenant, None)
+                if policy is not None:
+                    self._acknowledged[tenant] = policy.policy_version
+            self._pending.discard(tenant)
+            in_force = self._in_force.get(tenant)
+            self._directory.set_policy(tenant, policy, in_force.version if in_force is not None else 0)
+
+    def _apply(self, tenant: str, policy: PolicyDecided | None) -> None:
+        champion = policy.champion if policy is not None else None
+        if champion is None:
+            self._engine.call("retire_adapter", tenant)
+            self._in_force[tenant] = None
+            return
+        assert policy is not None
+        if self._in_force.get(tenant) == champion:
+            self._engine.call("set_policy", tenant, policy.weight)
+            return
+        self._check(champion)
+        path = self._settings.home / "endpoint" / "adapters" / f"{champion.sha256}.safetensors"
+        try:
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._store.fetch(champion.uri, champion.sha256, path)
+        except StoreError as error:
+            raise RefusedError(f"adapter {tenant}@{champion.version}: {error}") from error
+        self._engine.call("stage_adapter", tenant, champion.version, str(path))
+        self._wait_staged(tenant, champion.version)
+        result = self._engine.call("commit_adapter", tenant, champion.version, policy.weight)
+        if "error" in result:
+            raise RefusedError(result["error"])
+        self._in_force[tenant] = champion
+        self._log.info(
+            "adapter in service",
+            tenant=tenant,
+            version=champion.version,
+            slot=result["slot"],
+            pause_ms=round(result["pause_ms"], 3),
+        )
+
+    def _check(self, champion: AdapterReference) -> None:
+        for field, ours in (("target_sha256", self._target_sha256), ("turbo_sha256", self._turbo_sha256)):
+            theirs = getattr(champion, field)
+            if theirs != ours:
+                raise RefusedError(
+                    f"adapter {champion.tenant}@{champion.version} was trained for another {field.split('_')[0]} "
+                    f"({theirs[:12]}…, this engine has {ours[:12]}…): retrain it on this one"
+                )
+
+    def _wait_staged(self, tenant: str, version: int) -> None:
+        deadline = time.monotonic() + _STAGE_SECONDS
+        while time.monotonic() < deadline:
+            state, why = self._engine.call("staged_adapter", tenant, version)
+            if state == "ready":
+                return
+            if state == "refused":
+                raise RefusedError(why)
+            time.sleep(0.02)
+        raise RefusedError(
+            f"adapter {tenant}@{version} was not read within {_STAGE_SECONDS:.0f} s: check the disk, then promote again"
+        )
+
+    # -- telemetry ----------------------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        info = self._engine.call("adapter_info")
+        slots = msgspec.convert(info["slots"], list[SlotState])
+        self._note_evictions({slot.tenant for slot in slots})
+        capture = info["capture"]
+        telemetry = EngineTelemetry(
+            engine_id=self._engine_id,
+            started_at=self._started_at,
+            reported_at=time.time(),
+            target_sha256=self._target_sha256,
+            turbo_sha256=self._turbo_sha256,
+            counters=msgspec.convert(info["counters"], list[ArmCounters]),
+            slots=slots,
+            acknowledged=dict(self._acknowledged),
+            refused={tenant: why for tenant, (_, why) in self._refused.items()},
+            swap_pause_ms=info["pauses_ms"],
+            traces_published=capture.get("published", 0),
+            traces_dropped=capture.get("dropped", 0),
+            queue_depth=capture.get("queue_depth", 0),
+            refused_policies={tenant: version for tenant, (version, _) in self._refused.items()},
+        )
+        if self._transport is not None:
+            self._transport.send(
+                contracts.TOPIC_ENGINE_TELEMETRY, self._engine_id, contracts.encode(telemetry)
+            )
+
+    def _note_evictions(self, resident: set[str]) -> None:
+        for tenant, champion in list(self._in_force.items()):
+            if champion is not None and tenant not in resident:
+                self._in_force[tenant] = None
+                self._directory.set_policy(tenant, self._policies.get(tenant), 0)

@@ -1,0 +1,73 @@
+"""From settings to the arguments of vLLM's own server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from adaptive.endpoint.identity import Identity
+from adaptive.engine.config import CaptureConfig, EngineConfig
+from adaptive.settings import Settings
+
+OWNED = ("--api-server-count", "--worker-cls", "--scheduler-cls", "--additional-config", "--api-key")
+"""vLLM flags that the endpoint sets or that would break it."""
+
+
+class ArgumentError(ValueError):
+    """A vLLM flag cannot be used here; the message says why."""
+
+
+def engine_config(settings: Settings, identity: Identity) -> EngineConfig:
+    """What the engine process is told."""
+    capture = CaptureConfig(
+        settings.resolved_log_url, settings.resolved_store_url, settings.capture_queue_bytes
+    )
+    return EngineConfig(
+        slots=settings.slots,
+        rank=settings.rank,
+        lookahead=settings.lookahead,
+        target_sha256=identity.target_sha256,
+        turbo_sha256=identity.turbo_sha256,
+        tokenizer_sha256=identity.tokenizer_sha256,
+        feature_layers=identity.speculator.feature_layers,
+        capture=capture if settings.capture else None,
+    )
+
+
+def vllm_arguments(settings: Settings, identity: Identity, extra: Sequence[str]) -> list[str]:
+    """Command line of vLLM's server; `extra` comes last, so an operator's flags win.
+
+    Raises:
+        ArgumentError: `extra` holds a flag that the endpoint owns.
+    """
+    for argument in extra:
+        flag = argument.split("=", 1)[0]
+        if flag in OWNED:
+            raise ArgumentError(
+                f"{flag} cannot be passed: one API-server process per engine carries the tenants' accounts and policies, "
+                "and the plugin sets its own classes; start another endpoint instead"
+            )
+    speculative = {
+        "method": "eagle3",
+        "model": str(identity.turbo),
+        "num_speculative_tokens": settings.engine_lookahead,
+    }
+    return [
+        "--model", str(identity.target),
+        "--served-model-name", identity.name,
+        "--host", settings.host,
+        "--port", str(settings.endpoint_port),
+        "--dtype", settings.dtype,
+        "--max-model-len", str(settings.max_model_len),
+        "--max-num-seqs", str(settings.max_num_seqs),
+        "--kv-cache-memory-bytes", str(int(settings.kv_cache_gib * (1 << 30))),
+        "--enforce-eager",
+        "--speculative-config", json.dumps(speculative),
+        "--worker-cls", "adaptive.engine.worker.AdaptiveCPUWorker",
+        "--scheduler-cls", "adaptive.engine.scheduler.AdaptiveScheduler",
+        "--additional-config", json.dumps(engine_config(settings, identity).to_additional_config()),
+        "--per-request-spec-decode-metrics", "summary" if settings.acceptance_details else "none",
+        "--disable-uvicorn-access-log",
+        "--disable-fastapi-docs",
+        *extra,
+    ]  # fmt: skip

@@ -1,0 +1,122 @@
+"""Who may call the endpoint and what is decided for them: the agent writes it, every request reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import random
+import threading
+from collections.abc import Mapping
+
+from adaptive.contracts import Arm, PolicyDecided, TenantChanged, TenantState
+from adaptive.endpoint.errors import EndpointError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Admission:
+    """What a request was admitted with."""
+
+    arm: Arm
+    version: int
+    """Adapter version in force, 0 for turbo and off."""
+    lookahead: int | None
+
+
+class TenantDirectory:
+    """Accounts and policies as last seen in the log. Thread-safe: the agent's thread writes."""
+
+    def __init__(self, chance: random.Random | None = None) -> None:
+        self._lock = threading.Lock()
+        self._accounts: dict[str, TenantChanged] = {}
+        self._tenant_of_key: dict[str, str] = {}
+        self._policies: dict[str, PolicyDecided] = {}
+        self._in_force: dict[str, int] = {}
+        # Which requests are controls needs no secrecy, only independence from their content.
+        self._chance = chance or random.Random()  # noqa: S311
+
+    def set_account(self, tenant: str, account: TenantChanged | None) -> None:
+        """Take over a tenant's account; None removes it."""
+        with self._lock:
+            known = self._accounts.get(tenant)
+            if account is not None and known is not None and account.revision < known.revision:
+                return
+            for key_hash in known.key_hashes if known else ():
+                self._tenant_of_key.pop(key_hash, None)
+            if account is None:
+                self._accounts.pop(tenant, None)
+                return
+            self._accounts[tenant] = account
+            self._tenant_of_key.update(dict.fromkeys(account.key_hashes, tenant))
+
+    def set_policy(self, tenant: str, policy: PolicyDecided | None, version_in_force: int) -> None:
+        """Note the policy an engine obeys and the adapter version it has in service (0: turbo)."""
+        with self._lock:
+            if policy is None:
+                self._policies.pop(tenant, None)
+            else:
+                self._policies[tenant] = policy
+            self._in_force[tenant] = version_in_force
+
+    def accounts(self) -> Mapping[str, TenantChanged]:
+        """A copy of every account."""
+        with self._lock:
+            return dict(self._accounts)
+
+    def authenticate(self, authorization: str | None) -> TenantChanged:
+        """Tenant of an `Authorization: Bearer <key>` header.
+
+        Raises:
+            EndpointError: 401 for a missing or unknown key, 403 for a suspended tenant.
+        """
+        scheme, _, key = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not key.strip():
+            raise EndpointError(
+                401, "no API key: send it as 'Authorization: Bearer <key>'", code="missing_api_key"
+            )
+        digest = hashlib.sha256(key.strip().encode()).hexdigest()
+        with self._lock:
+            tenant = self._tenant_of_key.get(digest)
+            account = self._accounts.get(tenant) if tenant is not None else None
+        # The lookup is by digest of a 256-bit key; the comparison keeps even that free of timing.
+        if account is None or not any(hmac.compare_digest(digest, known) for known in account.key_hashes):
+            raise EndpointError(
+                401, "this API key is not valid here: ask the operator for a new one", code="invalid_api_key"
+            )
+        if account.state is not TenantState.ACTIVE:
+            raise EndpointError(
+                403, f"tenant {account.tenant} is {account.state}: ask the operator", code="tenant_suspended"
+            )
+        return account
+
+    def admit(self, tenant: str, forced: Arm | None, lookahead: int | None) -> Admission:
+        """Choose who drafts for a request.
+
+        A small share of every tenant's requests runs turbo, a smaller one runs without speculation: the live
+        control groups that lift is measured against.
+
+        Args:
+            tenant: tenant id.
+            forced: arm asked for by an internal caller.
+            lookahead: the request's own cap; 0 means no speculation.
+        """
+        with self._lock:
+            policy = self._policies.get(tenant)
+            version = self._in_force.get(tenant, 0)
+            draw = self._chance.random()
+        cap = policy.max_lookahead if policy is not None else None
+        if lookahead is not None:
+            cap = lookahead if cap is None else min(cap, lookahead)
+        arm = forced
+        if arm is None:
+            off = policy.off_share if policy is not None else 0.0
+            control = policy.control_share if policy is not None else 0.0
+            if cap == 0 or draw < off:
+                arm = Arm.OFF
+            elif draw < off + control or version == 0:
+                arm = Arm.TURBO
+            else:
+                arm = Arm.ADAPTER
+        if arm is Arm.ADAPTER and version == 0:
+            arm = Arm.TURBO
+        return Admission(arm, version if arm is Arm.ADAPTER else 0, cap)
