@@ -45,9 +45,9 @@ class Backlog:
         self._dropped_bytes = 0
 
     def add(self, item: Item) -> None:
-        """Append an item, dropping the oldest ones for it if need be."""
+        """Append an item, dropping the oldest ones for it if need be, or itself where it can never fit."""
         with self._changed:
-            if item.size > self._limit:
+            if item.size > self._limit or self._closed:
                 self._count_dropped(item)
                 return
             (self._ready if item.record is None else self._traces).append(item)
@@ -97,7 +97,7 @@ class Backlog:
             return self._changed.wait_for(lambda: self._depth() == 0, timeout)
 
     def close(self) -> None:
-        """From now on `take` does not wait."""
+        """Accept nothing more; from now on `take` does not wait."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

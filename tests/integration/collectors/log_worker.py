@@ -1,0 +1,55 @@
+"""What the contract tests run in other processes: `log_worker.py URL LEASE_SECONDS TASK JSON_ARGUMENTS`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import adaptive.log
+from collectors.open import open_transport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from collectors.transport import Transport
+
+
+def tell(line: str) -> None:
+    """Report a line to the test at once."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def append(transport: Transport, topic: str, name: str, count: int) -> None:
+    """Send numbered records, one by one, under the key `name`."""
+    for number in range(count):
+        transport.send(topic, name, f"{name}:{number}".encode())
+
+
+def consume(transport: Transport, topic: str, group: str, commit: bool) -> None:
+    """Poll for ever and print what came, one JSON line per record, once the group's partitions are settled."""
+    consumer = transport.consumer([topic], group)
+    tell("ready")
+    while True:
+        for record in consumer.poll(0.1):
+            tell(json.dumps([record.partition, record.offset, record.key]))
+        if commit:
+            consumer.commit()
+
+
+def hold(transport: Transport, seconds: float) -> None:
+    """Keep the embedded log's write lock for a while."""
+    with transport._database.write():  # type: ignore[attr-defined]  # embedded log only
+        tell("locked")
+        time.sleep(seconds)
+
+
+if __name__ == "__main__":
+    adaptive.log.configure("worker")
+    url, lease_seconds, task, arguments = sys.argv[1:]
+    opened = open_transport(url, lease_seconds=float(lease_seconds))
+    tasks: dict[str, Callable[..., None]] = {"append": append, "consume": consume, "hold": hold}
+    tasks[task](opened, **json.loads(arguments))
+    opened.close()
