@@ -1,0 +1,187 @@
+"""Composition root of `adaptive demo`: starts everything on loopback, plays traffic, probes, reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.live import Live
+
+from adaptive.demo import report, view
+from adaptive.demo.client import AdminClient, EndpointClient
+from adaptive.demo.probe import ArmResult, probe
+from adaptive.demo.traffic import TrafficPlayer
+from adaptive.internal_key import internal_key
+from adaptive.up.stack import Stack
+from adaptive.workloads import load
+from learners.status import read_status
+
+if TYPE_CHECKING:
+    from adaptive.contracts import Arm
+    from adaptive.settings import Settings
+
+TENANTS: Final = {"tools": "near turbo's mix", "idioma": "far from it"}
+"""Workload name (also the tenant's id) and what it stands for."""
+CONCURRENCY: Final = 2
+"""Clients per tenant."""
+MAX_TOKENS: Final = 96
+PROBE_SHARE: Final = 0.35
+"""Of the time that is left once everything runs."""
+LEAST_PROBES: Final = 4
+_FRAME_SECONDS: Final = 1.0
+
+
+@dataclasses.dataclass(slots=True)
+class _Tenant:
+    name: str
+    key: str
+    player: TrafficPlayer
+    state: dict[str, Any]
+
+
+class Demo:
+    """One bounded run."""
+
+    def __init__(self, settings: Settings, minutes: float, output: Path, console: Console) -> None:
+        self._settings = settings.model_copy(update={"acceptance_details": True})
+        self._deadline = time.monotonic() + 60 * minutes
+        self._output = output
+        self._console = console
+        self._started = time.monotonic()
+        self._endpoint_url = f"http://{settings.host}:{settings.endpoint_port}"
+
+    def run(self) -> int:
+        """Run to the end; 0 only if nothing failed."""
+        with Stack(self._settings) as stack:
+            admin = AdminClient(f"http://{self._settings.host}:{self._settings.control_port}", stack.admin_key)
+            tenants = [self._tenant(name, admin) for name in TENANTS]
+            left = self._deadline - time.monotonic()
+            self._traffic(tenants, admin, time.monotonic() + (1 - PROBE_SHARE) * left)
+            crashed = stack.crashes()
+            results = self._probe(tenants)
+            versions = {tenant.name: admin.versions(tenant.name) for tenant in tenants}
+            engine = self._client(tenants[0].key).engine()
+            crashed += [name for name in stack.crashes() if name not in crashed]
+            admin.close()
+        return self._finish(tenants, results, versions, engine, crashed)
+
+    def _client(self, key: str) -> EndpointClient:
+        name = Path(self._settings.model).name
+        return EndpointClient(self._endpoint_url, key, name, internal_key(self._settings))
+
+    def _tenant(self, name: str, admin: AdminClient) -> _Tenant:
+        key = admin.create_tenant(name)
+        player = TrafficPlayer(
+            lambda: self._client(key), load(name).traffic, concurrency=CONCURRENCY, max_tokens=MAX_TOKENS
+        )
+        return _Tenant(name, key, player, {})
+
+    def _traffic(self, tenants: list[_Tenant], admin: AdminClient, until: float) -> None:
+        """Play both tenants' traffic while the learners follow it."""
+        _wait_for_keys([self._client(tenant.key) for tenant in tenants])
+        began = time.monotonic()
+        for tenant in tenants:
+            tenant.player.start()
+        with Live(console=self._console, auto_refresh=False) as live:
+            while time.monotonic() < until:
+                for tenant in tenants:
+                    tenant.state = admin.tenant(tenant.name)
+                live.update(self._frame("traffic and learning", tenants, began), refresh=True)
+                time.sleep(_FRAME_SECONDS)
+            for tenant in tenants:
+                tenant.player.stop()
+            pause = self._settings.home / "learner" / "pause"
+            pause.parent.mkdir(parents=True, exist_ok=True)
+            pause.touch()
+            while not self._learner_paused():
+                live.update(self._frame("waiting for the learner to pause", tenants, began), refresh=True)
+                time.sleep(_FRAME_SECONDS)
+
+    def _learner_paused(self) -> bool:
+        status = read_status(self._settings.home / "learner" / "status.json")
+        return status is None or status.paused or time.monotonic() > self._deadline
+
+    def _probe(self, tenants: list[_Tenant]) -> dict[str, dict[Arm, ArmResult]]:
+        """All arms on the same prompts, learning paused, nothing else running."""
+        results: dict[str, dict[Arm, ArmResult]] = {}
+        for number, tenant in enumerate(tenants):
+            left = self._deadline - time.monotonic()
+            deadline = time.monotonic() + left / (len(tenants) - number)
+            client = self._client(tenant.key)
+            with self._console.status(f"probing {tenant.name}") as status:
+                results[tenant.name] = probe(
+                    client,
+                    load(tenant.name).probe,
+                    max_tokens=MAX_TOKENS,
+                    deadline=deadline - 10,
+                    minimum=LEAST_PROBES,
+                    progress=_progress(status.update, tenant.name),
+                )
+            client.close()
+        return results
+
+    def _frame(self, phase: str, tenants: list[_Tenant], began: float) -> Any:
+        seconds = time.monotonic() - began
+        rows = {
+            tenant.name: {
+                "requests": tenant.player.served,
+                "failed": tenant.player.failed,
+                "tokens_per_second": tenant.player.output_tokens / seconds,
+                "state": tenant.state,
+            }
+            for tenant in tenants
+        }
+        return view.live_table(phase, self._deadline - time.monotonic(), rows)
+
+    def _finish(
+        self,
+        tenants: list[_Tenant],
+        results: Mapping[str, Mapping[Arm, ArmResult]],
+        versions: Mapping[str, list[dict[str, Any]]],
+        engine: Mapping[str, Any],
+        crashed: list[str],
+    ) -> int:
+        failed = sum(tenant.player.failed for tenant in tenants)
+        document = {
+            "target": Path(self._settings.model).name,
+            "tenants": {name: report.tenant_report(arms, versions[name]) for name, arms in results.items()},
+            "requests_served": sum(tenant.player.served for tenant in tenants),
+            "requests_failed": failed,
+            "swap_pause_ms": report.pauses_report(engine["pauses_ms"]),
+            "duration_seconds": time.monotonic() - self._started,
+        }
+        report.write(self._output, document)
+        self._console.print(view.summary(document["tenants"]))
+        self._console.print(f"report: {self._output}")
+        for tenant in tenants:
+            for error in tenant.player.errors[:3]:
+                self._console.print(f"[red]{tenant.name}: {error}")
+        for name in crashed:
+            self._console.print(f"[red]{name} crashed during the run: see {self._settings.home}/logs/{name}.log")
+        return 1 if failed or crashed else 0
+
+
+def _progress(update: Callable[[str], None], tenant: str) -> Callable[[int, int], None]:
+    return lambda done, total: update(f"probing {tenant}: {done} prompts of at most {total}, three arms each")
+
+
+def _wait_for_keys(clients: list[EndpointClient], seconds: float = 30.0) -> None:
+    """Until the endpoint knows the keys that the controller just made."""
+    deadline = time.monotonic() + seconds
+    for client in clients:
+        while not client.authorized():
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"the endpoint did not learn of a new key within {seconds:.0f} s: see the serve and control logs"
+                )
+            time.sleep(0.2)
+        client.close()
+
+
+def run(settings: Settings, minutes: float, output: Path) -> int:
+    """Run the demo; the exit code."""
+    return Demo(settings, minutes, output, Console()).run()
