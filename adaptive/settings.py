@@ -70,6 +70,18 @@ class Settings(BaseSettings):
 
     learners: int | None = Field(None, ge=1, description="Learner actors; default: 1 below 8 cores.")
     learner_threads: int = Field(1, ge=1)
+    learner_niceness: int = Field(
+        5, ge=0, le=19, description="How much the learner lowers its priority (nice) so that serving keeps room."
+    )
+    features: str = Field(
+        "captured",
+        pattern="^(captured|recomputed)$",
+        description="captured: requests without captured features are left out of learning; recomputed: the "
+        "learner runs the target over them.",
+    )
+    replay_tokens: int = Field(
+        200_000, ge=1, description="Most prompt and answer tokens of a tenant kept for replay."
+    )
     update_tokens: int = Field(4000, ge=1, description="New answer tokens of a tenant that trigger an update.")
     update_token_steps: int = Field(60_000, ge=1, description="Most answer tokens processed by one update.")
     learning_rate: float = Field(7e-4, gt=0)

@@ -1,0 +1,99 @@
+"""Puts a learner together from settings: the one place that knows every part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from adaptive.contracts import TOPIC_POLICY_DECIDED, TOPIC_TENANT_CHANGED, PolicyDecided, TenantChanged
+from collectors.consumer import TraceConsumer
+from collectors.open import open_transport
+from collectors.state import CompactedView
+from collectors.store import TensorStore
+from learners.adapters import Champions
+from learners.drafter import Recomputer, drafter_directories, faster_precision, load_drafter
+from learners.features import Assembler
+from learners.intake import Intake
+from learners.learner import Learner
+from learners.ledger import Ledger
+from learners.mlflow import MlflowTracker
+from learners.paths import LearnerPaths
+from learners.publish import VersionPublisher
+from learners.replay import Replay
+from learners.updates import Updater
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from threading import Event
+
+    from adaptive.settings import Settings
+
+GROUP: Final = "learners"
+
+
+def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[], None]]:
+    """Build a learner and what closes it.
+
+    Args:
+        settings: Of this installation.
+        stop: Ends the learner's `run` when set.
+
+    Raises:
+        CheckpointError: target or turbo is missing or unusable.
+        TransportError, StoreError: log or store cannot be used.
+    """
+    torch.set_num_threads(settings.learner_threads)
+    paths = LearnerPaths(settings.home)
+    drafter = load_drafter(*drafter_directories(settings), faster_precision())
+    config = drafter.head.config
+    store = TensorStore(settings.resolved_store_url)
+    transport = open_transport(settings.resolved_log_url)
+    ledger = Ledger(paths.ledger)
+    replay = Replay(paths.replay)
+    tenants = CompactedView(transport, TOPIC_TENANT_CHANGED, TenantChanged)
+    policies = CompactedView(transport, TOPIC_POLICY_DECIDED, PolicyDecided)
+    traces = TraceConsumer(transport, GROUP)
+    recompute = Recomputer(drafter) if settings.features == "recomputed" else None
+    tracker = MlflowTracker(
+        settings.resolved_tracking_url, settings.home / "mlartifacts", drafter.target_name, ledger.ledger_id
+    )
+    intake = Intake(
+        traces,
+        tenants,
+        ledger,
+        replay,
+        Assembler(store, config.feature_layers, config.target_hidden_size, recompute),
+        target_sha256=drafter.target_sha256,
+        feature_source=drafter.source,
+    )
+    updater = Updater(
+        settings,
+        drafter,
+        ledger,
+        replay,
+        Champions(store, paths.champions, config, drafter.target_sha256, drafter.turbo_sha256),
+        policies,
+        VersionPublisher(store, transport),
+        tracker,
+        paths.updates,
+    )
+    learner = Learner(
+        settings,
+        ledger,
+        replay,
+        intake,
+        tenants,
+        policies,
+        updater,
+        tracker,
+        feature_source=drafter.source,
+        pause_file=paths.pause,
+        stop=stop,
+    )
+
+    def close() -> None:
+        for part in (traces, tenants, policies, transport, ledger):
+            part.close()
+
+    return learner, close

@@ -1,0 +1,277 @@
+"""The learner: takes traces in, and updates one tenant's drafter at a time. Plain Python; `ray.py` gives it a process."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from collectors.store import StoreUnavailableError
+from collectors.transport import TransportUnavailableError
+from learners.mlflow import TrackingError
+from learners.records import UpdateState
+from learners.selection import evictions
+from learners.status import LearnerStatus, TenantStatus
+from learners.updates import AbandonedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from threading import Event
+
+    from adaptive.contracts import PolicyDecided
+    from adaptive.settings import Settings
+    from learners.intake import Intake, TenantView
+    from learners.ledger import Ledger
+    from learners.records import TenantCounters, Update
+    from learners.replay import Replay
+    from learners.updates import Updater
+
+_log = structlog.get_logger(__name__)
+
+POLL_SECONDS: Final = 0.5
+RETRY_SECONDS: Final = 2.0
+HOUSEKEEPING_SECONDS: Final = 60.0
+ATTEMPTS: Final = 3
+_VERSIONS_SHOWN: Final = 20
+
+
+class ChampionMarks(Protocol):
+    """Where people see which version serves."""
+
+    def mark_champion(self, tenant: str, version: int | None) -> None:
+        """Show that a version serves. TrackingError: try again later."""
+
+
+class PolicyUpdates(Protocol):
+    """What serves each tenant, as it changes."""
+
+    def poll(self) -> Mapping[str, PolicyDecided | None]:
+        """What changed since the last poll."""
+
+
+class StoppedError(Exception):
+    """The learner was told to stop; the update goes on when it runs again."""
+
+
+class Learner:
+    """Runs until told to stop; every piece of state that matters is in ledger, replay and checkpoint."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        replay: Replay,
+        intake: Intake,
+        tenants: TenantView,
+        policies: PolicyUpdates,
+        updater: Updater,
+        marks: ChampionMarks,
+        *,
+        feature_source: str,
+        pause_file: Path,
+        stop: Event,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings: Final = settings
+        self._ledger: Final = ledger
+        self._replay: Final = replay
+        self._intake: Final = intake
+        self._tenants: Final = tenants
+        self._policies: Final = policies
+        self._updater: Final = updater
+        self._marks: Final = marks
+        self._pause_file: Final = pause_file
+        self._stop: Final = stop
+        self._clock: Final = clock
+        self._attempts: Final[dict[int, int]] = {}
+        self._unmarked: Final[dict[str, int | None]] = {}
+        self._history: Final[dict[str, TenantStatus]] = {}
+        self._active: Update | None = None
+        self._doing = "idle"
+        self._paused = False
+        self._error: str | None = None
+        self._kept_house_at = -HOUSEKEEPING_SECONDS
+        self.beat = time.monotonic()
+        """When the learner last gave a sign of life (monotonic seconds)."""
+        self.status = LearnerStatus("starting", clock())
+        """Newest report; replaced whole, so any thread may read it."""
+        foreign = ledger.foreign(feature_source)
+        replay.remove(foreign)
+        ledger.evict(request.number for request in foreign)
+
+    def run(self) -> None:
+        """Work until stopped. Errors are logged and shown in the status; work goes on after a pause."""
+        while not self._stop.is_set():
+            try:
+                self.turn()
+            except StoppedError:
+                break
+            except (StoreUnavailableError, TransportUnavailableError) as error:
+                _log.warning("log or store away, trying again", error=str(error))
+                self._error = str(error)
+                self._stop.wait(RETRY_SECONDS)
+            except Exception as error:
+                _log.exception("learner turn failed")
+                self._error = f"{type(error).__name__}: {error}"
+                self._stop.wait(RETRY_SECONDS)
+        self._report("stopped")
+
+    def turn(self) -> None:
+        """One round: take traces in, then bring one update (an interrupted one first) to its end."""
+        self._take_in(POLL_SECONDS)
+        self._wait_while_paused()
+        update = self._ledger.unfinished_update() or self._next_update()
+        if update is None:
+            self._keep_house()
+            self._report("running")
+            return
+        self._active = update
+        try:
+            ended = self._updater.proceed(update, self._at)
+        except (StoppedError, StoreUnavailableError, TransportUnavailableError):
+            raise
+        except Exception:
+            self._attempts[update.update_id] = self._attempts.get(update.update_id, 0) + 1
+            if self._attempts[update.update_id] >= ATTEMPTS:
+                self._remember(self._updater.abandon(update))
+            raise
+        finally:
+            self._active, self._doing = None, "idle"
+        self._error = None
+        self._remember(ended)
+        self._report("running")
+
+    def _next_update(self) -> Update | None:
+        """Plan an update for the tenant that is due and has waited longest."""
+        for tenant in self._due():
+            self._trim(tenant)
+            plan = self._updater.plan(tenant)
+            if plan is not None:
+                return self._ledger.begin_update(plan)
+        return None
+
+    def _due(self) -> list[str]:
+        waiting = [
+            counters
+            for tenant, counters in self._ledger.tenants().items()
+            if self._blocked(tenant) is None and counters.tokens_since_update >= self._settings.update_tokens
+        ]
+        return [counters.tenant for counters in sorted(waiting, key=lambda one: one.last_update)]
+
+    def _blocked(self, tenant: str) -> str | None:
+        """Why nothing may be learned for a tenant; None if it may."""
+        account = self._tenants.latest.get(tenant)
+        if account is None or not account.learn:
+            return "off"
+        return "frozen" if account.freeze else None
+
+    def _at(self, doing: str) -> None:
+        """Between two pieces of an update's work: take traces in, and stop, abandon or wait if asked to."""
+        self._doing = doing
+        try:
+            self._take_in(0.0)
+        except TransportUnavailableError as error:
+            _log.warning("log away while training", error=str(error))
+        self._wait_while_paused()
+        assert self._active is not None
+        blocked = self._blocked(self._active.plan.tenant)
+        if blocked is not None:
+            raise AbandonedError(f"learning is {blocked} for this tenant")
+
+    def _take_in(self, timeout: float) -> None:
+        self.beat = time.monotonic()
+        if self._stop.is_set():
+            raise StoppedError
+        self._unmarked.update(
+            (tenant, policy.champion.version if policy and policy.champion else None)
+            for tenant, policy in self._policies.poll().items()
+        )
+        self._intake.poll(timeout)
+        self._report("running")
+
+    def _wait_while_paused(self) -> None:
+        while self._pause_file.exists():
+            self._paused = True
+            self._take_in(POLL_SECONDS)
+        self._paused = False
+
+    def _trim(self, tenant: str) -> None:
+        requests = self._ledger.ready(tenant)
+        gone = set(evictions(requests, self._settings.replay_tokens, self._settings.seed))
+        self._replay.remove(request for request in requests if request.number in gone)
+        self._ledger.evict(gone)
+
+    def _keep_house(self) -> None:
+        """Now and then, while no update is going on."""
+        if time.monotonic() - self._kept_house_at < HOUSEKEEPING_SECONDS:
+            return
+        self._kept_house_at = time.monotonic()
+        self._intake.give_up_stale()
+        for tenant in self._ledger.tenants():
+            self._trim(tenant)
+        self._updater.record_late()
+        for tenant, version in list(self._unmarked.items()):
+            try:
+                if self._seen(tenant).versions:
+                    self._marks.mark_champion(tenant, version)
+                self._unmarked.pop(tenant)
+            except TrackingError as error:
+                _log.warning("champion alias not moved yet", tenant=tenant, error=str(error))
+                return
+
+    def _seen(self, tenant: str) -> TenantStatus:
+        """What past updates say about a tenant, read from the ledger once."""
+        if tenant not in self._history:
+            self._history[tenant] = TenantStatus()
+            for update in self._ledger.updates(tenant):
+                self._remember(update)
+        return self._history[tenant]
+
+    def _remember(self, update: Update) -> None:
+        tenant = update.plan.tenant
+        if tenant not in self._history:
+            self._seen(tenant)
+            return
+        seen = self._history[tenant]
+        seen.updates += 1
+        if update.report is not None:
+            seen.last_gain = update.report.gain_estimate
+            seen.last_refusal = None if update.report.publish else update.report.reason
+        if update.state is UpdateState.PUBLISHED:
+            seen.versions = [*seen.versions, update.plan.version][-_VERSIONS_SHOWN:]
+
+    def _report(self, state: str) -> None:
+        counters = self._ledger.tenants()
+        due = set(self._due()) | ({self._active.plan.tenant} if self._active else set())
+        known = counters.keys() | {
+            tenant for tenant, account in self._tenants.latest.items() if account.learn
+        }
+        self.status = LearnerStatus(
+            state,
+            self._clock(),
+            paused=self._paused,
+            updates_due=len(due),
+            error=self._error,
+            tenants={
+                tenant: self._tenant_status(tenant, counters.get(tenant), due) for tenant in sorted(known)
+            },
+        )
+
+    def _tenant_status(self, tenant: str, counters: TenantCounters | None, due: set[str]) -> TenantStatus:
+        seen = self._seen(tenant)
+        doing = self._blocked(tenant) or ("waiting" if tenant in due else "idle")
+        if self._active is not None and self._active.plan.tenant == tenant:
+            doing = self._doing
+        return TenantStatus(
+            requests=counters.requests if counters else 0,
+            tokens_seen=counters.tokens if counters else 0,
+            tokens_since_update=counters.tokens_since_update if counters else 0,
+            left_out=counters.left_out if counters else {},
+            training=doing,
+            versions=list(seen.versions),
+            last_gain=seen.last_gain,
+            last_refusal=seen.last_refusal,
+            updates=seen.updates,
+        )

@@ -1,0 +1,329 @@
+"""The learner's memory on disk: which traces it has consumed, what became of them, and how far updates are.
+
+SQLite in WAL mode, one writer. The log delivers at least once; the ledger makes that effectively once: a trace is
+entered here before its offset is committed in the log, and a trace_id that is already here is ignored.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from adaptive.contracts import TraceRecord, decode, encode
+from learners.records import (
+    FINISHED_STATES,
+    RequestState,
+    StoredRequest,
+    TenantCounters,
+    Update,
+    UpdatePlan,
+    UpdateReport,
+    UpdateState,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS identity (ledger_id TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS trace (
+    trace_id TEXT PRIMARY KEY, tenant TEXT NOT NULL, log_partition INTEGER NOT NULL, log_offset INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS part (
+    tenant TEXT NOT NULL, request_id TEXT NOT NULL, segment INTEGER NOT NULL, finished INTEGER NOT NULL,
+    record BLOB NOT NULL, PRIMARY KEY (tenant, request_id, segment)
+);
+CREATE TABLE IF NOT EXISTS request (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, request_id TEXT NOT NULL, state TEXT NOT NULL,
+    reason TEXT NOT NULL DEFAULT '', rows INTEGER NOT NULL DEFAULT 0, tokens INTEGER NOT NULL DEFAULT 0, digest TEXT,
+    source TEXT NOT NULL DEFAULT '', created_at REAL NOT NULL, log_partition INTEGER NOT NULL, first_offset INTEGER NOT NULL,
+    last_offset INTEGER NOT NULL, trained INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (tenant, request_id), UNIQUE (tenant, digest)
+);
+CREATE INDEX IF NOT EXISTS request_state ON request (state, tenant, number);
+CREATE TABLE IF NOT EXISTS tenant (
+    tenant TEXT PRIMARY KEY, requests INTEGER NOT NULL DEFAULT 0, tokens INTEGER NOT NULL DEFAULT 0,
+    tokens_at_update INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS left_out (
+    tenant TEXT NOT NULL, reason TEXT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (tenant, reason)
+);
+CREATE TABLE IF NOT EXISTS drafter_update (
+    update_id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, state TEXT NOT NULL, version INTEGER NOT NULL,
+    plan BLOB NOT NULL, report BLOB, run_id TEXT NOT NULL DEFAULT ''
+);
+"""
+_STORED: Final = "number, tenant, request_id, rows, tokens, digest, created_at, log_partition, first_offset, last_offset, trained"
+
+
+class Ledger:
+    """Durable state of a learner; every method is one transaction. Used by one thread."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._connection = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=FULL")
+        self._connection.executescript(_SCHEMA)
+        with self._transaction():
+            row = self._connection.execute("SELECT ledger_id FROM identity").fetchone()
+            self.ledger_id: Final[str] = row[0] if row else uuid.uuid4().hex
+            if row is None:
+                self._connection.execute("INSERT INTO identity VALUES (?)", (self.ledger_id,))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def enter(self, record: TraceRecord, partition: int, offset: int) -> bool:
+        """Take a trace in; False if its trace_id is already here (nothing changes then)."""
+        with self._transaction():
+            if not self._consume(record, partition, offset):
+                return False
+            self._connection.execute(
+                "INSERT INTO request (tenant, request_id, state, created_at, log_partition, first_offset, last_offset)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, request_id) DO UPDATE SET"
+                " created_at = max(created_at, excluded.created_at),"
+                " first_offset = min(first_offset, excluded.first_offset),"
+                " last_offset = max(last_offset, excluded.last_offset)",
+                (
+                    record.tenant,
+                    record.request_id,
+                    RequestState.OPEN,
+                    record.created_at,
+                    partition,
+                    offset,
+                    offset,
+                ),
+            )
+            self._connection.execute(
+                "INSERT OR IGNORE INTO part SELECT ?, ?, ?, ?, ? WHERE EXISTS"
+                " (SELECT 1 FROM request WHERE tenant = ? AND request_id = ? AND state = ?)",
+                (record.tenant, record.request_id, record.segment, record.finished, encode(record))
+                + (record.tenant, record.request_id, RequestState.OPEN),
+            )
+        return True
+
+    def pass_over(self, record: TraceRecord, partition: int, offset: int, reason: str) -> bool:
+        """Mark a trace as consumed without keeping anything of it; False if it is already here."""
+        with self._transaction():
+            fresh = self._consume(record, partition, offset)
+            if fresh:
+                self._count(record.tenant, reason)
+        return fresh
+
+    def complete_requests(self) -> list[int]:
+        """Numbers of the open requests whose segments are all here, in order of arrival."""
+        rows = self._connection.execute(
+            "SELECT r.number FROM request r JOIN part p USING (tenant, request_id) WHERE r.state = ?"
+            " GROUP BY r.number HAVING max(p.finished) = 1"
+            " AND count(*) = 1 + max(CASE WHEN p.finished THEN p.segment END) ORDER BY r.number",
+            (RequestState.OPEN,),
+        )
+        return [number for (number,) in rows]
+
+    def stale_requests(self, before: float) -> list[int]:
+        """Numbers of the open requests whose newest trace is older than `before` (Unix seconds)."""
+        rows = self._connection.execute(
+            "SELECT number FROM request WHERE state = ? AND created_at < ?", (RequestState.OPEN, before)
+        )
+        return [number for (number,) in rows]
+
+    def parts(self, number: int) -> list[TraceRecord]:
+        """Every segment of an open request, in order."""
+        rows = self._connection.execute(
+            "SELECT p.record FROM part p JOIN request r USING (tenant, request_id) WHERE r.number = ?"
+            " ORDER BY p.segment",
+            (number,),
+        )
+        return [decode(record, TraceRecord) for (record,) in rows]
+
+    def mark_ready(self, number: int, *, rows: int, tokens: int, digest: str, source: str) -> bool:
+        """Count a request as stored for replay; False if the tenant's replay has held the same tokens before.
+
+        Args:
+            number: An open request.
+            rows: Its prompt and answer tokens.
+            tokens: Its answer tokens.
+            digest: sha256 (hex) of its token ids.
+            source: Names the target and layers its features come from.
+        """
+        with self._transaction():
+            tenant = self._tenant_of(number)
+            repeated = self._connection.execute(
+                "SELECT 1 FROM request WHERE tenant = ? AND digest = ?", (tenant, digest)
+            ).fetchone()
+            if repeated:
+                self._leave_out(number, tenant, "repeated")
+                return False
+            self._connection.execute(
+                "UPDATE request SET state = ?, rows = ?, tokens = ?, digest = ?, source = ? WHERE number = ?",
+                (RequestState.READY, rows, tokens, digest, source, number),
+            )
+            self._drop_parts(number)
+            self._connection.execute(
+                "INSERT INTO tenant (tenant, requests, tokens) VALUES (?, 1, ?) ON CONFLICT (tenant)"
+                " DO UPDATE SET requests = requests + 1, tokens = tokens + excluded.tokens",
+                (tenant, tokens),
+            )
+        return True
+
+    def leave_out(self, number: int, reason: str) -> None:
+        """Give a request up, for a reason that is counted."""
+        with self._transaction():
+            self._leave_out(number, self._tenant_of(number), reason)
+
+    def evict(self, numbers: Iterable[int]) -> None:
+        """Mark requests as removed from the replay."""
+        with self._transaction():
+            self._connection.executemany(
+                "UPDATE request SET state = ? WHERE number = ?", [(RequestState.EVICTED, n) for n in numbers]
+            )
+
+    def ready(self, tenant: str) -> list[StoredRequest]:
+        """The tenant's replay, in order of arrival."""
+        rows = self._connection.execute(
+            f"SELECT {_STORED} FROM request WHERE tenant = ? AND state = ? ORDER BY number",  # noqa: S608  # constant
+            (tenant, RequestState.READY),
+        )
+        return [_stored(row) for row in rows]
+
+    def foreign(self, source: str) -> list[StoredRequest]:
+        """Requests whose features come from another target or other layers than `source` names."""
+        rows = self._connection.execute(
+            f"SELECT {_STORED} FROM request WHERE state = ? AND source != ?",  # noqa: S608  # constant
+            (RequestState.READY, source),
+        )
+        return [_stored(row) for row in rows]
+
+    def tenants(self) -> dict[str, TenantCounters]:
+        """Counters of every tenant that traces came from."""
+        left_out: dict[str, dict[str, int]] = {}
+        for tenant, reason, count in self._connection.execute("SELECT tenant, reason, count FROM left_out"):
+            left_out.setdefault(tenant, {})[reason] = count
+        rows = self._connection.execute(
+            "SELECT tenant, requests, tokens, tokens_at_update, (SELECT coalesce(max(update_id), 0)"
+            " FROM drafter_update u WHERE u.tenant = t.tenant) FROM tenant t"
+        )
+        found = {
+            tenant: TenantCounters(tenant, requests, tokens, at_update, left_out.get(tenant, {}), last_update)
+            for tenant, requests, tokens, at_update, last_update in rows
+        }
+        return {
+            tenant: TenantCounters(tenant, left_out=counts) for tenant, counts in left_out.items()
+        } | found
+
+    def begin_update(self, plan: UpdatePlan) -> Update:
+        """Store a plan; its training requests count as trained from here on."""
+        with self._transaction():
+            cursor = self._connection.execute(
+                "INSERT INTO drafter_update (tenant, state, version, plan) VALUES (?, ?, ?, ?)",
+                (plan.tenant, UpdateState.TRAINING, plan.version, msgspec.msgpack.encode(plan)),
+            )
+            self._connection.executemany(
+                "UPDATE request SET trained = 1 WHERE number = ?", [(number,) for number in plan.training]
+            )
+            self._connection.execute(
+                "UPDATE tenant SET tokens_at_update = tokens WHERE tenant = ?", (plan.tenant,)
+            )
+        assert cursor.lastrowid is not None
+        return Update(cursor.lastrowid, UpdateState.TRAINING, plan)
+
+    def advance_update(
+        self,
+        update: Update,
+        state: UpdateState,
+        *,
+        report: UpdateReport | None = None,
+        run_id: str | None = None,
+    ) -> Update:
+        """Store an update's next state."""
+        report = update.report if report is None else report
+        run_id = update.run_id if run_id is None else run_id
+        with self._transaction():
+            self._connection.execute(
+                "UPDATE drafter_update SET state = ?, report = ?, run_id = ? WHERE update_id = ?",
+                (state, msgspec.msgpack.encode(report) if report else None, run_id, update.update_id),
+            )
+        return Update(update.update_id, state, update.plan, report, run_id)
+
+    def unfinished_update(self) -> Update | None:
+        """The update that was going on when the learner last ran, if any."""
+        return next(iter(self._updates("state NOT IN (?, ?, ?)", tuple(FINISHED_STATES))), None)
+
+    def unrecorded(self) -> list[Update]:
+        """Ended updates that no MLflow run describes yet, oldest first."""
+        return self._updates("state IN (?, ?) AND run_id = ''", (UpdateState.PUBLISHED, UpdateState.REFUSED))
+
+    def updates(self, tenant: str) -> list[Update]:
+        """Every update of a tenant, oldest first."""
+        return self._updates("tenant = ?", (tenant,))
+
+    def _updates(self, condition: str, values: tuple[str, ...]) -> list[Update]:
+        rows = self._connection.execute(
+            "SELECT update_id, state, plan, report, run_id FROM drafter_update"
+            f" WHERE {condition} ORDER BY update_id",  # noqa: S608  # the conditions are the constants above
+            values,
+        )
+        return [
+            Update(
+                update_id,
+                UpdateState(state),
+                msgspec.msgpack.decode(plan, type=UpdatePlan),
+                msgspec.msgpack.decode(report, type=UpdateReport) if report else None,
+                run_id,
+            )
+            for update_id, state, plan, report, run_id in rows
+        ]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    def _consume(self, record: TraceRecord, partition: int, offset: int) -> bool:
+        cursor = self._connection.execute(
+            "INSERT OR IGNORE INTO trace VALUES (?, ?, ?, ?)",
+            (record.trace_id, record.tenant, partition, offset),
+        )
+        return cursor.rowcount == 1
+
+    def _tenant_of(self, number: int) -> str:
+        row = self._connection.execute("SELECT tenant FROM request WHERE number = ?", (number,)).fetchone()
+        if row is None:
+            raise KeyError(f"the ledger has no request {number}")
+        return str(row[0])
+
+    def _leave_out(self, number: int, tenant: str, reason: str) -> None:
+        self._connection.execute(
+            "UPDATE request SET state = ?, reason = ? WHERE number = ?",
+            (RequestState.LEFT_OUT, reason, number),
+        )
+        self._drop_parts(number)
+        self._count(tenant, reason)
+
+    def _drop_parts(self, number: int) -> None:
+        self._connection.execute(
+            "DELETE FROM part WHERE (tenant, request_id) = (SELECT tenant, request_id FROM request WHERE number = ?)",
+            (number,),
+        )
+
+    def _count(self, tenant: str, reason: str) -> None:
+        self._connection.execute(
+            "INSERT INTO left_out VALUES (?, ?, 1) ON CONFLICT (tenant, reason) DO UPDATE SET count = count + 1",
+            (tenant, reason),
+        )
+
+
+def _stored(row: tuple[Any, ...]) -> StoredRequest:
+    return StoredRequest(*row[:-1], bool(row[-1]))

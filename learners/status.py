@@ -1,0 +1,65 @@
+"""What the learner says about itself: `<home>/learner/status.json`, replaced atomically about once a second."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class TenantStatus(msgspec.Struct):
+    """Learning of one tenant."""
+
+    requests: int = 0
+    """Requests stored for replay so far."""
+    tokens_seen: int = 0
+    """Their answer tokens."""
+    tokens_since_update: int = 0
+    left_out: dict[str, int] = {}
+    """Traces and requests left out, by reason."""
+    training: str = "idle"
+    """idle, off, frozen, waiting, "training step 3/40", evaluating or publishing."""
+    versions: list[int] = []
+    """Published versions, newest last, at most 20."""
+    last_gain: float | None = None
+    """Relative gain of the newest challenger over what served, on its hold-out."""
+    last_refusal: str | None = None
+    """Why the newest challenger was refused; None if it was published."""
+    updates: int = 0
+
+
+class LearnerStatus(msgspec.Struct):
+    """Learning as a whole."""
+
+    state: str
+    """starting, running, restarting or stopped."""
+    updated_at: float
+    """Unix seconds of this report."""
+    pid: int = 0
+    """Of the learner actor's process."""
+    restarts: int = 0
+    paused: bool = False
+    """True once no training, evaluation or publishing is going on and none begins: the pause file is obeyed."""
+    updates_due: int = 0
+    """Tenants that have an update going on or due now."""
+    error: str | None = None
+    """Newest unexpected error."""
+    tenants: dict[str, TenantStatus] = {}
+
+
+def write_status(path: Path, status: LearnerStatus) -> None:
+    """Replace the status file; a reader sees the old one or the new one."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(status), indent=2))
+    partial.replace(path)
+
+
+def read_status(path: Path) -> LearnerStatus | None:
+    """Read the status file; None while no learner has written one."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=LearnerStatus)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,270 @@
+"""One update from plan to published version, or to a refusal that is recorded just as well.
+
+Every state is durable before the next one begins (`UpdateState`), so whatever dies in between, the update goes on
+from there: training from its checkpoint, publishing with the numbers that were decided on.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from learners.adapters import write_challenger
+from learners.evaluation import score
+from learners.gate import decide
+from learners.mlflow import TrackingError
+from learners.records import UpdatePlan, UpdateReport, UpdateState
+from learners.replay import ReplayError
+from learners.selection import split, token_steps, update_seed
+from learners.training import BATCH_TOKENS, Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from adaptive.contracts import DrafterPublished, PolicyDecided
+    from adaptive.settings import Settings
+    from learners.adapters import Champions
+    from learners.drafter import Drafter
+    from learners.ledger import Ledger
+    from learners.records import Update
+    from learners.replay import Replay
+    from learners.training import Trained
+
+_log = structlog.get_logger(__name__)
+
+
+class Tracker(Protocol):
+    """Records updates for people to look at."""
+
+    def record(self, update: Update, adapter: Path) -> str:
+        """Record an update, once; returns the run id. TrackingError: try again later."""
+
+
+class Publisher(Protocol):
+    """Makes versions known."""
+
+    def publish(self, report: UpdateReport, adapter: Path, run_id: str) -> DrafterPublished:
+        """Store and announce a version."""
+
+
+class PolicyView(Protocol):
+    """What serves each tenant."""
+
+    @property
+    def latest(self) -> Mapping[str, PolicyDecided]:
+        """By tenant."""
+
+
+class AbandonedError(Exception):
+    """An update must not go on; the message says why."""
+
+
+class Updater:
+    """Plans and runs updates."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        drafter: Drafter,
+        ledger: Ledger,
+        replay: Replay,
+        champions: Champions,
+        policies: PolicyView,
+        publisher: Publisher,
+        tracker: Tracker,
+        directory: Path,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings: Final = settings
+        self._drafter: Final = drafter
+        self._ledger: Final = ledger
+        self._replay: Final = replay
+        self._champions: Final = champions
+        self._policies: Final = policies
+        self._publisher: Final = publisher
+        self._tracker: Final = tracker
+        self._directory: Final = directory
+        self._clock: Final = clock
+        self._trainer: Final = Trainer(drafter)
+
+    def plan(self, tenant: str) -> UpdatePlan | None:
+        """Fix an update's data, seed and start; None while the replay is too small for training and gate."""
+        chosen = split(self._ledger.ready(tenant))
+        if not chosen.enough:
+            return None
+        settings, earlier = self._settings, self._ledger.updates(tenant)
+        policy = self._policies.latest.get(tenant)
+        champion = policy.champion if policy else None
+        published = [update.plan.version for update in earlier if update.state is UpdateState.PUBLISHED]
+        warm = (
+            champion is not None
+            and champion.rank == settings.rank
+            and self._champions.load(champion) is not None
+        )
+        tokens = sum(request.tokens for request in chosen.training)
+        ordinal = len(earlier) + 1
+        partitions = {request.partition for request in chosen.training}
+        spans = {
+            partition: [request for request in chosen.training if request.partition == partition]
+            for partition in sorted(partitions)
+        }
+        return UpdatePlan(
+            tenant=tenant,
+            ordinal=ordinal,
+            version=max([0, *published, champion.version if champion else 0]) + 1,
+            seed=update_seed(settings.seed, tenant, ordinal),
+            training=tuple(request.number for request in chosen.training),
+            fresh=tuple(request.number for request in chosen.fresh),
+            holdout=tuple(request.number for request in chosen.holdout),
+            warm_start=champion if warm else None,
+            tokens=tokens,
+            token_steps=token_steps(tokens, settings.update_token_steps),
+            batch_tokens=BATCH_TOKENS,
+            learning_rate=settings.learning_rate,
+            rank=settings.rank,
+            unroll_depth=settings.unroll_depth,
+            precision=self._drafter.precision,
+            target_sha256=self._drafter.target_sha256,
+            turbo_sha256=self._drafter.turbo_sha256,
+            traces_until=max(request.created_at for request in chosen.training),
+            first_offset={part: min(one.first_offset for one in span) for part, span in spans.items()},
+            last_offset={part: max(one.last_offset for one in span) for part, span in spans.items()},
+        )
+
+    def proceed(self, update: Update, at: Callable[[str], None]) -> Update:
+        """Bring an update to its end.
+
+        Args:
+            update: Unfinished, in any state.
+            at: Told what is going on ("training step 3/40", "evaluating", "publishing") before each piece of work;
+                may raise to stop, with nothing lost, or AbandonedError.
+
+        Raises:
+            StoreError, TransportError: publishing failed; the update stays evaluated, to go on later.
+        """
+        try:
+            if update.state is UpdateState.TRAINING:
+                update = self._train_and_judge(update, at)
+            at("publishing")
+        except (AbandonedError, ReplayError) as error:
+            _log.warning(
+                "update abandoned", tenant=update.plan.tenant, update=update.plan.ordinal, why=str(error)
+            )
+            return self.abandon(update)
+        return self._finish(update)
+
+    def abandon(self, update: Update) -> Update:
+        """Give an update up; nothing of it is published."""
+        update = self._ledger.advance_update(update, UpdateState.ABANDONED)
+        self._clean(update)
+        return update
+
+    def record_late(self) -> None:
+        """Record the updates that MLflow was away for."""
+        for update in self._ledger.unrecorded():
+            run_id = self._record(update)
+            if not run_id:
+                return
+            self._ledger.advance_update(update, update.state, run_id=run_id)
+            self._clean(update)
+
+    def _train_and_judge(self, update: Update, at: Callable[[str], None]) -> Update:
+        plan = update.plan
+        if (plan.target_sha256, plan.turbo_sha256, plan.precision) != (
+            self._drafter.target_sha256,
+            self._drafter.turbo_sha256,
+            self._drafter.precision,
+        ):
+            raise AbandonedError("target, turbo or precision changed since it was planned")
+        tokens = {request.number: request.tokens for request in self._ledger.ready(plan.tenant)}
+        if missing := set(plan.training + plan.holdout) - tokens.keys():
+            raise AbandonedError(f"{len(missing)} of its requests are no longer in the replay")
+        trained = self._trainer.train(
+            plan,
+            {number: tokens[number] for number in plan.training},
+            lambda number: self._replay.load(plan.tenant, number),
+            self._champions.load(plan.warm_start),
+            self._checkpoint(update),
+            lambda step, steps: at(f"training step {step + 1}/{steps}"),
+        )
+        report = self._judge(update, trained, at)
+        _log.info(
+            "update evaluated",
+            tenant=plan.tenant,
+            update=plan.ordinal,
+            publish=report.publish,
+            reason=report.reason,
+            tau={"turbo": report.turbo.tau, "challenger": report.challenger.tau},
+            training_seconds=round(report.training_seconds, 1),
+        )
+        return self._ledger.advance_update(update, UpdateState.EVALUATED, report=report)
+
+    def _judge(self, update: Update, trained: Trained, at: Callable[[str], None]) -> UpdateReport:
+        """Score turbo, what serves now and the challenger on the hold-out, and let the gate decide."""
+        plan, began = update.plan, time.monotonic()
+        policy = self._policies.latest.get(plan.tenant)
+        champion = self._champions.load(policy.champion) if policy else None
+        sequences = [self._replay.load(plan.tenant, number) for number in plan.holdout]
+        head, lookahead = self._drafter.head, max(1, self._settings.lookahead)
+        between = lambda: at("evaluating")  # noqa: E731  # three calls below read better with a name
+        turbo = score(head, None, sequences, lookahead, 1.0, between)
+        serving = None
+        if policy is not None and champion is not None:
+            serving = score(head, champion, sequences, lookahead, policy.weight, between)
+        challenger = score(head, trained.tensors, sequences, lookahead, 1.0, between)
+        verdict = decide(
+            turbo=turbo.requests,
+            champion=serving.requests if serving else None,
+            challenger=challenger.requests,
+        )
+        return UpdateReport(
+            plan=plan,
+            publish=verdict.publish,
+            reason=verdict.reason,
+            turbo=turbo.total,
+            champion=serving.total if serving else None,
+            challenger=challenger.total,
+            champion_version=policy.champion.version if serving and policy and policy.champion else 0,
+            gain_estimate=verdict.over_serving.estimate,
+            gain_lower=verdict.over_serving.lower,
+            gain_upper=verdict.over_serving.upper,
+            losses=trained.losses,
+            steps=len(trained.losses),
+            training_seconds=trained.seconds,
+            evaluation_seconds=time.monotonic() - began,
+            evaluated_at=self._clock(),
+            adapter_sha256=write_challenger(self._file(update), trained.tensors, plan),
+        )
+
+    def _finish(self, update: Update) -> Update:
+        assert update.report is not None
+        run_id = update.run_id or self._record(update)
+        state = UpdateState.REFUSED
+        if update.report.publish:
+            self._publisher.publish(update.report, self._file(update), run_id)
+            state = UpdateState.PUBLISHED
+        update = self._ledger.advance_update(update, state, run_id=run_id)
+        if run_id:
+            self._clean(update)
+        return update
+
+    def _record(self, update: Update) -> str:
+        """Run id, empty while MLflow is away: a witness must not stop the loop."""
+        try:
+            return self._tracker.record(update, self._file(update))
+        except TrackingError as error:
+            _log.warning("update not recorded yet", tenant=update.plan.tenant, error=str(error))
+            return ""
+
+    def _clean(self, update: Update) -> None:
+        for path in (self._checkpoint(update), self._file(update)):
+            path.unlink(missing_ok=True)
+
+    def _checkpoint(self, update: Update) -> Path:
+        return self._directory / f"{update.update_id}.checkpoint"
+
+    def _file(self, update: Update) -> Path:
+        return self._directory / str(update.update_id) / "adapter.safetensors"
