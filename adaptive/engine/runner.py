@@ -100,6 +100,5 @@ class AdaptiveCPUModelRunner(CPUModelRunner):
                     self._positions[request_id], begin, kept, executed.aux_hidden_states, executed.hidden_states
                 )
                 self.state.keep_features(request, rows)
-            self.state.cut_full(request)
             begin += tokens
         return output

@@ -149,17 +149,15 @@ class EngineState:
         if drafted:
             self.counters.verify_step(totals, len(drafted), len(emitted) - 1)
         if request.recorder is not None:
+            if request.recorder.full:
+                # Cut before the next step, not after the last: a finished request always has a last segment.
+                self._publish(request.recorder.cut(finished=False))
             request.recorder.step(*made_by, drafted, emitted, confidences)
 
     def keep_features(self, request: ActiveRequest, rows: FeatureRows) -> None:
-        """Add feature rows to a sampled request and publish its segment when it is full."""
+        """Add feature rows to a sampled request."""
         assert request.recorder is not None
         request.recorder.rows(rows)
-
-    def cut_full(self, request: ActiveRequest) -> None:
-        """Publish the request's segment when it holds as many verify steps as a record may."""
-        if request.recorder is not None and request.recorder.full:
-            self._publish(request.recorder.cut(finished=False))
 
     def _publish(self, segment: Segment) -> None:
         if self.publisher is not None and (segment.record.output_ids or segment.record.steps):
