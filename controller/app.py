@@ -20,7 +20,7 @@ from controller.authentication import AdminKeyMiddleware
 from controller.context import Control
 from controller.database import Database
 from controller.measuring import MeasuringMiddleware
-from controller.metrics import Metrics
+from controller.metrics import DatabaseCollector, Metrics
 from controller.routes import drafters, engines, health, keys, tenants
 from controller.tenants import Defaults, Floor
 from controller.workers import PolicyWorker, RelayWorker
@@ -52,6 +52,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     database.migrate()
     transport = open_transport(settings.resolved_log_url)
     metrics = Metrics()
+    metrics.registry.register(DatabaseCollector(database, clock))
     relay = RelayWorker(database, transport, metrics)
     policy = PolicyWorker(database, transport, relay, metrics, clock)
     control = Control(

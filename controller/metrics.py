@@ -5,11 +5,23 @@ No tenant labels: their number is not bounded. Per tenant there is GET /v1/tenan
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select
 
-from controller.models import DecisionKind
+from controller import outbox
+from controller.models import Decision, DecisionKind, Engine, Tenant
+from controller.views import ALIVE_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client import Metric
+
+    from controller.database import Database
 
 UNMATCHED_ROUTE: Final = "unmatched"
 
@@ -31,11 +43,6 @@ class Metrics:
             ["route"],
             registry=self.registry,
         )
-        self.decisions = Counter(
-            "adaptive_control_decisions", "Decisions taken.", ["kind"], registry=self.registry
-        )
-        for kind in DecisionKind:
-            self.decisions.labels(kind.value)
         self.records = Counter(
             "adaptive_control_records", "Log records consumed.", ["topic"], registry=self.registry
         )
@@ -45,16 +52,39 @@ class Metrics:
             ["worker"],
             registry=self.registry,
         )
-        self.outbox = Gauge(
-            "adaptive_control_outbox_pending",
-            "Messages committed but not yet on the log.",
-            registry=self.registry,
-        )
-        self.tenants = Gauge("adaptive_control_tenants", "Tenants.", registry=self.registry)
-        self.engines = Gauge(
-            "adaptive_control_engines_alive", "Engines that reported lately.", registry=self.registry
-        )
 
     def render(self) -> bytes:
         """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry)
+
+
+class DatabaseCollector(Collector):
+    """Counts read from the database when they are asked for, so they outlive restarts.
+
+    Args:
+        database: The controller's database.
+        clock: Unix seconds.
+    """
+
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the database once."""
+        recent = Engine.received_at > self._clock() - ALIVE_SECONDS
+        with self._database.read() as session:
+            waiting = outbox.pending(session)
+            tenants = session.scalar(select(func.count(Tenant.id))) or 0
+            engines = session.scalar(select(func.count(Engine.id)).where(recent)) or 0
+            query = select(Decision.kind, func.count()).group_by(Decision.kind)
+            taken = dict(session.execute(query).all())
+        decisions = CounterMetricFamily("adaptive_control_decisions", "Decisions taken.", labels=["kind"])
+        for kind in DecisionKind:
+            decisions.add_metric([kind.value], taken.get(kind.value, 0))
+        yield decisions
+        yield GaugeMetricFamily(
+            "adaptive_control_outbox_pending", "Messages committed but not yet on the log.", waiting
+        )
+        yield GaugeMetricFamily("adaptive_control_tenants", "Tenants.", tenants)
+        yield GaugeMetricFamily("adaptive_control_engines_alive", "Engines that reported lately.", engines)

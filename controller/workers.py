@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from adaptive.contracts import (
     TOPIC_DRAFTER_PUBLISHED,
@@ -22,8 +22,7 @@ from adaptive.contracts import (
 )
 from collectors.consumer import MessageConsumer
 from controller import outbox, rollout, telemetry
-from controller.models import ArmTotal, Engine, Tenant
-from controller.views import ALIVE_SECONDS
+from controller.models import ArmTotal, Tenant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -178,7 +177,6 @@ class PolicyWorker(Worker):
             with self._database.write() as session:
                 telemetry.prune(session, now)
             self._pruned_at = now
-        self._observe(now)
 
     def _take_over(self, received: Sequence[Received[DrafterPublished]]) -> None:
         with self._database.write() as session:
@@ -217,18 +215,5 @@ class PolicyWorker(Worker):
 
     def _count(self, topic: str, records: int, decisions: Sequence[Decision | None]) -> None:
         self._metrics.records.labels(topic).inc(records)
-        for decision in decisions:
-            if decision is not None:
-                self._metrics.decisions.labels(decision.kind).inc()
-                self._relay.wake()
-
-    def _observe(self, now: float) -> None:
-        with self._database.read() as session:
-            self._metrics.outbox.set(outbox.pending(session))
-            self._metrics.tenants.set(session.scalar(select(func.count()).select_from(Tenant)) or 0)
-            self._metrics.engines.set(
-                session.scalar(
-                    select(func.count()).select_from(Engine).where(Engine.received_at > now - ALIVE_SECONDS)
-                )
-                or 0
-            )
+        if any(decision is not None for decision in decisions):
+            self._relay.wake()

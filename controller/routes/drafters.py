@@ -57,8 +57,7 @@ def promote(control: ControlDependency, tenant_id: str, body: Promote) -> Tenant
         if tenant.champion != body.version:
             _refuse_if_pinned(tenant)
             reason = "promoted by an operator"
-            decision = rollout.promote(session, tenant, body.version, actor="admin", reason=reason, now=now)
-            control.metrics.decisions.labels(decision.kind).inc()
+            rollout.promote(session, tenant, body.version, actor="admin", reason=reason, now=now)
         return tenant_detail(session, tenant, control.learner_status, now)
 
 
@@ -70,8 +69,7 @@ def rollback(control: ControlDependency, tenant_id: str) -> TenantDetail:
         tenant = get_tenant(session, tenant_id, lock=True)
         _refuse_if_pinned(tenant)
         reason = "rolled back by an operator"
-        decision = rollout.rollback(session, tenant, actor="admin", reason=reason, now=now)
-        control.metrics.decisions.labels(decision.kind).inc()
+        rollout.rollback(session, tenant, actor="admin", reason=reason, now=now)
         return tenant_detail(session, tenant, control.learner_status, now)
 
 
