@@ -29,7 +29,7 @@ def append(transport: Transport, topic: str, name: str, count: int) -> None:
 
 
 def consume(transport: Transport, topic: str, group: str, commit: bool) -> None:
-    """Poll for ever and print what came, one JSON line per record, once the group's partitions are settled."""
+    """Say ready once the group is joined, then poll for ever and tell what came, one JSON line per record."""
     consumer = transport.consumer([topic], group)
     tell("ready")
     while True:

@@ -50,7 +50,7 @@ def stored(transport: SqliteTransport) -> list[bytes | None]:
 
 def fill_up(transport: SqliteTransport) -> list[bytes]:
     """Append incompressible records until the log refuses; returns those it accepted."""
-    accepted = []
+    accepted: list[bytes] = []
     for _ in range(1000):
         value = os.urandom(20_000)
         try:
