@@ -25,7 +25,9 @@ class Settings(BaseSettings):
         env_prefix="ADAPTIVE_", extra="forbid", frozen=True, yaml_file="adaptive.yaml", validate_default=True
     )
 
-    home: Path = Field(Path(".adaptive"), description="State directory: models, log, store, database, MLflow.")
+    home: Path = Field(
+        Path(".adaptive"), description="State directory: models, log, store, database, MLflow."
+    )
     log_url: str | None = Field(None, description="sqlite:///path or kafka://host:port,…; default: in home.")
     store_url: str | None = Field(None, description="file:///path or s3://bucket/prefix; default: in home.")
     database_url: str | None = Field(None, description="SQLAlchemy URL of the controller; default: in home.")
@@ -44,7 +46,9 @@ class Settings(BaseSettings):
     control_port: int = Field(8100, ge=1, le=65535)
 
     model: str = Field("smollm2-135m", description="Catalogue name or directory of the target.")
-    turbo: Path | None = Field(None, description="Directory of the turbo checkpoint; default: the shipped one.")
+    turbo: Path | None = Field(
+        None, description="Directory of the turbo checkpoint; default: the shipped one."
+    )
     dtype: str = Field("bfloat16", pattern="^(bfloat16|float16|float32)$")
     max_model_len: int = Field(2048, ge=16)
     max_num_seqs: int = Field(16, ge=1)
@@ -71,7 +75,10 @@ class Settings(BaseSettings):
     learners: int | None = Field(None, ge=1, description="Learner actors; default: 1 below 8 cores.")
     learner_threads: int = Field(1, ge=1)
     learner_niceness: int = Field(
-        5, ge=0, le=19, description="How much the learner lowers its priority (nice) so that serving keeps room."
+        5,
+        ge=0,
+        le=19,
+        description="How much the learner lowers its priority (nice) so that serving keeps room.",
     )
     features: str = Field(
         "captured",
@@ -82,7 +89,9 @@ class Settings(BaseSettings):
     replay_tokens: int = Field(
         200_000, ge=1, description="Most prompt and answer tokens of a tenant kept for replay."
     )
-    update_tokens: int = Field(4000, ge=1, description="New answer tokens of a tenant that trigger an update.")
+    update_tokens: int = Field(
+        4000, ge=1, description="New answer tokens of a tenant that trigger an update."
+    )
     update_token_steps: int = Field(60_000, ge=1, description="Most answer tokens processed by one update.")
     learning_rate: float = Field(7e-4, gt=0)
     unroll_depth: int = Field(4, ge=1, le=8)

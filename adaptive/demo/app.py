@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +20,8 @@ from adaptive.workloads import load
 from learners.status import read_status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from adaptive.contracts import Arm
     from adaptive.settings import Settings
 
@@ -57,7 +58,9 @@ class Demo:
     def run(self) -> int:
         """Run to the end; 0 only if nothing failed."""
         with Stack(self._settings) as stack:
-            admin = AdminClient(f"http://{self._settings.host}:{self._settings.control_port}", stack.admin_key)
+            admin = AdminClient(
+                f"http://{self._settings.host}:{self._settings.control_port}", stack.admin_key
+            )
             tenants = [self._tenant(name, admin) for name in TENANTS]
             left = self._deadline - time.monotonic()
             self._traffic(tenants, admin, time.monotonic() + (1 - PROBE_SHARE) * left)
@@ -161,7 +164,9 @@ class Demo:
             for error in tenant.player.errors[:3]:
                 self._console.print(f"[red]{tenant.name}: {error}")
         for name in crashed:
-            self._console.print(f"[red]{name} crashed during the run: see {self._settings.home}/logs/{name}.log")
+            self._console.print(
+                f"[red]{name} crashed during the run: see {self._settings.home}/logs/{name}.log"
+            )
         return 1 if failed or crashed else 0
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 
-from adaptive.contracts import Arm
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from adaptive.contracts import Arm
 
 _TIMEOUT: Final = httpx.Timeout(300.0, connect=10.0)
 
@@ -36,7 +38,9 @@ class EndpointClient:
     """Chat completions for one tenant."""
 
     def __init__(self, base_url: str, key: str, model: str, internal_key: str) -> None:
-        self._http = httpx.Client(base_url=base_url, timeout=_TIMEOUT, headers={"authorization": f"Bearer {key}"})
+        self._http = httpx.Client(
+            base_url=base_url, timeout=_TIMEOUT, headers={"authorization": f"Bearer {key}"}
+        )
         self._model = model
         self._internal_key = internal_key
 
@@ -61,7 +65,11 @@ class EndpointClient:
         Raises:
             RequestFailedError: transport error or a status other than 200.
         """
-        headers = {} if arm is None else {"x-adaptive-arm": arm.value, "x-adaptive-internal-key": self._internal_key}
+        headers = (
+            {}
+            if arm is None
+            else {"x-adaptive-arm": arm.value, "x-adaptive-internal-key": self._internal_key}
+        )
         body: dict[str, Any] = {
             "model": self._model,
             "messages": list(messages),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adaptive.contracts import Arm
-from adaptive.demo.client import Completion, EndpointClient
-from adaptive.workloads import Prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from adaptive.demo.client import Completion, EndpointClient
+    from adaptive.workloads import Prompt
 
 ARMS = (Arm.OFF, Arm.TURBO, Arm.ADAPTER)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adaptive.contracts import Arm
-from adaptive.demo.probe import ArmResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from adaptive.demo.probe import ArmResult
 
 
 def tenant_report(arms: Mapping[Arm, ArmResult], versions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

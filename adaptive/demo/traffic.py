@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from adaptive.demo.client import EndpointClient, RequestFailedError
-from adaptive.workloads import Prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from adaptive.workloads import Prompt
 
 TEMPERATURE = 0.7
 

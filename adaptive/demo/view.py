@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def live_table(phase: str, left_seconds: float, tenants: Mapping[str, Mapping[str, Any]]) -> RenderableType:
@@ -19,7 +21,16 @@ def live_table(phase: str, left_seconds: float, tenants: Mapping[str, Mapping[st
         tenants: per tenant: requests, failed, tokens_per_second and `state` (the controller's view).
     """
     table = Table(title="adaptive demo", title_justify="left")
-    for heading in ("tenant", "requests", "failed", "tok/s", "turbo tau", "adapter tau", "serving", "learning"):
+    for heading in (
+        "tenant",
+        "requests",
+        "failed",
+        "tok/s",
+        "turbo tau",
+        "adapter tau",
+        "serving",
+        "learning",
+    ):
         table.add_column(heading, justify="left" if heading in {"tenant", "serving", "learning"} else "right")
     for name, tenant in tenants.items():
         state = tenant["state"]
@@ -38,8 +49,18 @@ def live_table(phase: str, left_seconds: float, tenants: Mapping[str, Mapping[st
 
 def summary(tenants: Mapping[str, Mapping[str, Any]]) -> RenderableType:
     """The report as a table: what each arm reached on the probe prompts."""
-    table = Table(title="same never-trained prompts, greedy, concurrency 1, learning paused", title_justify="left")
-    for heading in ("tenant", "no speculation tok/s", "turbo tok/s", "adapted tok/s", "turbo tau", "adapted tau", "versions"):
+    table = Table(
+        title="same never-trained prompts, greedy, concurrency 1, learning paused", title_justify="left"
+    )
+    for heading in (
+        "tenant",
+        "no speculation tok/s",
+        "turbo tok/s",
+        "adapted tok/s",
+        "turbo tau",
+        "adapted tau",
+        "versions",
+    ):
         table.add_column(heading, justify="left" if heading == "tenant" else "right")
     for name, tenant in tenants.items():
         table.add_row(

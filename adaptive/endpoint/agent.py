@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import structlog
@@ -24,11 +23,15 @@ from adaptive.contracts import (
     TenantChanged,
 )
 from adaptive.endpoint.saved import StateFile
-from adaptive.endpoint.tenants import TenantDirectory
-from adaptive.settings import Settings
 from collectors.state import CompactedView
 from collectors.store import StoreError, TensorStore
 from collectors.transport import Transport, TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from adaptive.endpoint.tenants import TenantDirectory
+    from adaptive.settings import Settings
 
 _POLL_SECONDS: Final = 0.25
 _STAGE_SECONDS: Final = 60.0

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +21,8 @@ from adaptive.internal_key import internal_key
 from collectors.open import open_transport
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from adaptive.settings import Settings
 
 _RPC_SECONDS: Final = 60.0

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from adaptive.endpoint.identity import Identity
 from adaptive.engine.config import CaptureConfig, EngineConfig
-from adaptive.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from adaptive.endpoint.identity import Identity
+    from adaptive.settings import Settings
 
 OWNED = ("--api-server-count", "--worker-cls", "--scheduler-cls", "--additional-config", "--api-key")
 """vLLM flags that the endpoint sets or that would break it."""

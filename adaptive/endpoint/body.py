@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from adaptive.endpoint.errors import EndpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CONTROL_FIELDS: Final = ("cache_salt", "kv_transfer_params", "ec_transfer_params", "request_id", "priority")
 """Fields of vLLM's protocol that steer the engine or another tenant's cache: only the endpoint may set them."""
@@ -23,7 +25,9 @@ def parse(raw: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise EndpointError(400, f"the body is not JSON ({error})", code="invalid_json") from None
     if not isinstance(body, dict):
-        raise EndpointError(400, f"the body must be a JSON object, not {type(body).__name__}", code="invalid_json")
+        raise EndpointError(
+            400, f"the body must be a JSON object, not {type(body).__name__}", code="invalid_json"
+        )
     return body
 
 
@@ -50,7 +54,9 @@ def take_speculation(body: dict[str, Any]) -> int | None:
     if not isinstance(enabled, bool):
         raise _invalid("speculation.enabled", "true or false", enabled)
     lookahead = wish.get("max_lookahead")
-    if lookahead is not None and (isinstance(lookahead, bool) or not isinstance(lookahead, int) or lookahead < 0):
+    if lookahead is not None and (
+        isinstance(lookahead, bool) or not isinstance(lookahead, int) or lookahead < 0
+    ):
         raise _invalid("speculation.max_lookahead", "an integer of 0 or more", lookahead)
     return lookahead if enabled else 0
 

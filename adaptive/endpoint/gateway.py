@@ -11,15 +11,17 @@ import random
 import time
 import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from adaptive.contracts import Arm, TenantChanged
 from adaptive.endpoint import body as request_body
 from adaptive.endpoint.errors import EndpointError
-from adaptive.endpoint.tenants import Admission, TenantDirectory
 from adaptive.engine.request import RequestPlan
+
+if TYPE_CHECKING:
+    from adaptive.endpoint.tenants import Admission, TenantDirectory
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -38,9 +40,7 @@ INTERNAL_KEY_HEADER: Final = b"x-adaptive-internal-key"
 class Gateway:
     """Authenticates, admits and rewrites every request before vLLM sees it."""
 
-    def __init__(
-        self, app: Any, directory: TenantDirectory, internal_key: str, feature_share: float
-    ) -> None:
+    def __init__(self, app: Any, directory: TenantDirectory, internal_key: str, feature_share: float) -> None:
         self._app = app
         self._directory = directory
         self._internal_key = internal_key
@@ -186,7 +186,9 @@ async def _read(receive: Receive) -> bytes:
         chunk = message.get("body", b"")
         size += len(chunk)
         if size > MAX_BODY_BYTES:
-            raise EndpointError(413, f"the body exceeds {MAX_BODY_BYTES} bytes: send less", code="body_too_large")
+            raise EndpointError(
+                413, f"the body exceeds {MAX_BODY_BYTES} bytes: send less", code="body_too_large"
+            )
         chunks.append(chunk)
         if not message.get("more_body"):
             return b"".join(chunks)

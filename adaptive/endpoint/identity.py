@@ -6,9 +6,12 @@ import dataclasses
 import hashlib
 import importlib.resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from adaptive.settings import Settings
 from adaptive.speculator.config import SpeculatorConfig
+
+if TYPE_CHECKING:
+    from adaptive.settings import Settings
 
 
 class ModelDirectoryError(ValueError):

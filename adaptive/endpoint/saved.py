@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
 from adaptive.contracts import PolicyDecided, TenantChanged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 
 class SavedState(msgspec.Struct):
@@ -36,9 +39,7 @@ class StateFile:
             )
             return SavedState()
 
-    def save(
-        self, accounts: Mapping[str, TenantChanged], policies: Mapping[str, PolicyDecided]
-    ) -> None:
+    def save(self, accounts: Mapping[str, TenantChanged], policies: Mapping[str, PolicyDecided]) -> None:
         """Replace the file; it holds key hashes, so only the owner may read it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_suffix(".partial")

@@ -7,10 +7,13 @@ import hashlib
 import hmac
 import random
 import threading
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from adaptive.contracts import Arm, PolicyDecided, TenantChanged, TenantState
 from adaptive.endpoint.errors import EndpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

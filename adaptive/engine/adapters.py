@@ -9,10 +9,13 @@ and version (design, Serving 4).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,8 +59,12 @@ class AdapterBuffers(nn.Module):
         self.slots = slots
         self.rank = rank
         for name, (features_in, features_out) in self.shapes.items():
-            self.register_buffer(f"{name}_a", torch.zeros(slots, rank, features_in, dtype=dtype), persistent=False)
-            self.register_buffer(f"{name}_b", torch.zeros(slots, features_out, rank, dtype=dtype), persistent=False)
+            self.register_buffer(
+                f"{name}_a", torch.zeros(slots, rank, features_in, dtype=dtype), persistent=False
+            )
+            self.register_buffer(
+                f"{name}_b", torch.zeros(slots, features_out, rank, dtype=dtype), persistent=False
+            )
         self.weight: list[float] = [0.0] * slots
         self._groups: list[tuple[int, torch.Tensor]] = []
 

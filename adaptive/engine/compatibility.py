@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 SUPPORTED_VERSION: Final = "0.32.0"
 
@@ -33,9 +35,7 @@ _PROPOSER = "vllm.v1.spec_decode.llm_base_proposer"
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
 
 SYMBOLS: Final = (
-    Symbol(
-        _RUNNER, "GPUModelRunner.execute_model", ("self", "scheduler_output", "intermediate_tensors")
-    ),
+    Symbol(_RUNNER, "GPUModelRunner.execute_model", ("self", "scheduler_output", "intermediate_tensors")),
     Symbol(_RUNNER, "GPUModelRunner.sample_tokens", ("self", "grammar_output")),
     Symbol(
         _RUNNER,
@@ -97,8 +97,12 @@ SYMBOLS: Final = (
         "SpecDecodeBaseProposer._sample_draft_tokens",
         ("self", "hidden_states", "sampling_metadata"),
     ),
-    Symbol("vllm.v1.spec_decode.eagle", "EagleProposer.__init__", ("self", "vllm_config", "device", "runner")),
-    Symbol("vllm.model_executor.models.llama_eagle3", "Eagle3LlamaForCausalLM.load_weights", ("self", "weights")),
+    Symbol(
+        "vllm.v1.spec_decode.eagle", "EagleProposer.__init__", ("self", "vllm_config", "device", "runner")
+    ),
+    Symbol(
+        "vllm.model_executor.models.llama_eagle3", "Eagle3LlamaForCausalLM.load_weights", ("self", "weights")
+    ),
     Symbol(_SCHEDULER, "Scheduler.add_request", ("self", "request")),
     Symbol(_SCHEDULER, "Scheduler.update_draft_token_ids", ("self", "draft_token_ids")),
     Symbol("vllm.v1.outputs", "DraftTokenIds", ("req_ids", "draft_token_ids")),

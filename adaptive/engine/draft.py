@@ -6,14 +6,18 @@ Registered under the stock architecture names, so that turbo stays a checkpoint 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import torch
-from vllm.config import VllmConfig
 from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
 
 from adaptive.engine.adapters import AdaptedLinear, AdapterBuffers
 from adaptive.engine.config import EngineConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+    from vllm.config import VllmConfig
 
 
 class AdaptiveEagle3LlamaForCausalLM(Eagle3LlamaForCausalLM):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.v1.spec_decode.eagle import EagleProposer
 
 from adaptive.engine.adapters import Routing
-from adaptive.engine.draft import AdaptiveEagle3LlamaForCausalLM
+
+if TYPE_CHECKING:
+    from adaptive.engine.draft import AdaptiveEagle3LlamaForCausalLM
 
 _LOG_ODDS_LIMIT = 20.0
 
@@ -51,7 +53,9 @@ class AdaptiveProposer(EagleProposer):
     def _route(self, rows: torch.Tensor | None) -> None:
         adapters = self.model.adapters
         if adapters is not None:
-            adapters.route(Routing(rows.long(), self._slots) if rows is not None and any(self._slots) else None)
+            adapters.route(
+                Routing(rows.long(), self._slots) if rows is not None and any(self._slots) else None
+            )
 
     def _sample_draft_tokens(
         self, hidden_states: torch.Tensor, sampling_metadata: Any

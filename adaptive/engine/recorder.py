@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
-
-import torch
+from typing import TYPE_CHECKING, Final
 
 from adaptive.contracts import Arm, SamplingSummary, TraceRecord, VerifyStep
-from adaptive.engine.request import RequestPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+    from adaptive.engine.request import RequestPlan
 
 STEPS_PER_RECORD: Final = 256
 
@@ -76,7 +79,12 @@ class RequestRecorder:
         self._stopped = False
 
     def step(
-        self, arm: Arm, version: int, drafted: Sequence[int], emitted: Sequence[int], confidences: Sequence[float]
+        self,
+        arm: Arm,
+        version: int,
+        drafted: Sequence[int],
+        emitted: Sequence[int],
+        confidences: Sequence[float],
     ) -> None:
         """Note one step that emitted tokens; `drafted` may be empty (no speculation in this step)."""
         if drafted:

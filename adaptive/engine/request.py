@@ -6,10 +6,12 @@ Only the endpoint writes these fields: whatever a client sends under the prefix 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from adaptive.contracts import Arm
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PREFIX: Final = "adaptive_"
 

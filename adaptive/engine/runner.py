@@ -97,7 +97,11 @@ class AdaptiveCPUModelRunner(CPUModelRunner):
                 # Rows of rejected drafts belong to tokens that never were.
                 kept = tokens - (len(drafted) - max(len(emitted) - 1, 0))
                 rows = feature_rows(
-                    self._positions[request_id], begin, kept, executed.aux_hidden_states, executed.hidden_states
+                    self._positions[request_id],
+                    begin,
+                    kept,
+                    executed.aux_hidden_states,
+                    executed.hidden_states,
                 )
                 self.state.keep_features(request, rows)
             begin += tokens

@@ -31,6 +31,8 @@ def expand(
         replace_to: its replacement.
         _launch: the Triton kernel's launch constants, meaningless here.
     """
-    values = torch.where(input_values == replace_from, torch.full_like(input_values, replace_to), input_values)
+    values = torch.where(
+        input_values == replace_from, torch.full_like(input_values, replace_to), input_values
+    )
     counts = torch.diff(cumulative_tokens, prepend=cumulative_tokens.new_zeros(1))
     output.copy_(torch.repeat_interleave(values, counts.long(), output_size=output.shape[0]))

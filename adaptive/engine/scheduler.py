@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds
-from vllm.v1.request import Request
 
 from adaptive.engine.config import EngineConfig
 from adaptive.engine.request import RequestPlan
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
 
 
 class AdaptiveScheduler(Scheduler):
@@ -38,7 +40,8 @@ class AdaptiveScheduler(Scheduler):
         for request_id in output.finished_req_ids:
             self._lookahead.pop(request_id, None)
         output.num_spec_tokens_to_schedule = max(
-            (self._lookahead.get(request_id, self._cap) for request_id in output.num_scheduled_tokens), default=0
+            (self._lookahead.get(request_id, self._cap) for request_id in output.num_scheduled_tokens),
+            default=0,
         )
         return output
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 class StagedAdapters:
     """Adapters read, checked and waiting for their commit."""
 
-    def __init__(self, speculator: SpeculatorConfig, rank: int, target_sha256: str, turbo_sha256: str) -> None:
+    def __init__(
+        self, speculator: SpeculatorConfig, rank: int, target_sha256: str, turbo_sha256: str
+    ) -> None:
         self._speculator = speculator
         self._rank = rank
         self._target_sha256 = target_sha256

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,6 +21,8 @@ from adaptive.engine.slots import TURBO_SLOT, SlotTable
 from adaptive.engine.staging import StagedAdapters
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
     from vllm import SamplingParams
 
@@ -99,7 +100,13 @@ class EngineState:
                 stop_ids.__contains__,
             )
         self.requests[request_id] = ActiveRequest(
-            plan, arm, slot, version, plan.capped_lookahead(self.lookahead), recorder, drafted_by=(arm, version)
+            plan,
+            arm,
+            slot,
+            version,
+            plan.capped_lookahead(self.lookahead),
+            recorder,
+            drafted_by=(arm, version),
         )
         self.counters.of(plan.tenant, arm, version).requests += 1
 
@@ -251,4 +258,6 @@ def feature_rows(
     import torch  # noqa: PLC0415  the rest of this module is pure bookkeeping
 
     rows = slice(begin, begin + count)
-    return FeatureRows(start, torch.cat([layer[rows] for layer in auxiliary], dim=-1), last_hidden[rows].clone())
+    return FeatureRows(
+        start, torch.cat([layer[rows] for layer in auxiliary], dim=-1), last_hidden[rows].clone()
+    )
