@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import hashlib
 import json
 from typing import TYPE_CHECKING, Final, Protocol
@@ -50,7 +50,7 @@ class Champions:
         self._turbo_sha256: Final = turbo_sha256
 
     def load(self, reference: AdapterReference | None) -> dict[str, Tensor] | None:
-        """Tensors of the adapter that serves; None where turbo serves, or engines must refuse the adapter too.
+        """Tensors of the adapter that serves; None where turbo serves, or the adapter is unusable.
 
         Raises:
             StoreUnavailableError: the store is away for now; try again.
@@ -77,7 +77,7 @@ class Champions:
 def write_challenger(path: Path, tensors: Mapping[str, Tensor], plan: UpdatePlan) -> str:
     """Write a challenger's file; equal plans and tensors give equal bytes. Returns its sha256 (hex)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    until = datetime.datetime.fromtimestamp(plan.traces_until, datetime.UTC)
+    until = dt.datetime.fromtimestamp(plan.traces_until, dt.UTC)
     metadata = AdapterMetadata(
         tenant=plan.tenant,
         version=plan.version,
@@ -95,7 +95,7 @@ def write_challenger(path: Path, tensors: Mapping[str, Tensor], plan: UpdatePlan
 
 
 def _canonical(data: bytes) -> bytes:
-    """Sort the header of a safetensors file: the library writes metadata in an order that differs between processes."""
+    """Sort the header of a safetensors file: the library orders metadata differently in every process."""
     size = int.from_bytes(data[:8], "little")
     header = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from learners.drafter import drafter_directories
-from learners.paths import LearnerPaths
+from learners.paths import LearnerPaths, drafter_directories
 from learners.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -23,9 +22,10 @@ _log = structlog.get_logger(__name__)
 
 
 def run(settings: Settings, stop: threading.Event | None = None) -> None:
-    """Learn until told to stop. Call it from the main thread, where it takes SIGTERM and SIGINT, or pass `stop`.
+    """Learn until told to stop.
 
-    The process lowers its own priority and that of everything it starts.
+    Call it from the main thread, where it takes SIGTERM and SIGINT, or pass `stop`. The
+    process lowers its own priority and that of everything it starts.
 
     Args:
         settings: Of this installation.
@@ -38,7 +38,7 @@ def run(settings: Settings, stop: threading.Event | None = None) -> None:
     paths = LearnerPaths(settings.home)
     paths.root.mkdir(parents=True, exist_ok=True)
     os.nice(settings.learner_niceness)
-    from learners.ray import RayLearner  # Ray and torch take seconds to import  # noqa: PLC0415
+    from learners.ray import RayLearner  # Ray takes seconds to import  # noqa: PLC0415
 
     handle = RayLearner(settings)
     event = stop or threading.Event()

@@ -12,13 +12,13 @@ from collectors.open import open_transport
 from collectors.state import CompactedView
 from collectors.store import TensorStore
 from learners.adapters import Champions
-from learners.drafter import Recomputer, drafter_directories, faster_precision, load_drafter
+from learners.drafter import Recomputer, faster_precision, load_drafter
 from learners.features import Assembler
 from learners.intake import Intake
 from learners.learner import Learner
 from learners.ledger import Ledger
 from learners.mlflow import MlflowTracker
-from learners.paths import LearnerPaths
+from learners.paths import LearnerPaths, drafter_directories
 from learners.publish import VersionPublisher
 from learners.replay import Replay
 from learners.updates import Updater
@@ -69,24 +69,30 @@ def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[]
     )
     updater = Updater(
         settings,
-        drafter,
-        ledger,
-        replay,
-        Champions(store, paths.champions, config, drafter.target_sha256, drafter.turbo_sha256),
-        policies,
-        VersionPublisher(store, transport),
-        tracker,
-        paths.updates,
+        drafter=drafter,
+        ledger=ledger,
+        replay=replay,
+        champions=Champions(
+            store,
+            paths.champions,
+            config,
+            target_sha256=drafter.target_sha256,
+            turbo_sha256=drafter.turbo_sha256,
+        ),
+        policies=policies,
+        publisher=VersionPublisher(store, transport),
+        tracker=tracker,
+        directory=paths.updates,
     )
     learner = Learner(
         settings,
-        ledger,
-        replay,
-        intake,
-        tenants,
-        policies,
-        updater,
-        tracker,
+        ledger=ledger,
+        replay=replay,
+        intake=intake,
+        tenants=tenants,
+        policies=policies,
+        updater=updater,
+        marks=tracker,
         feature_source=drafter.source,
         pause_file=paths.pause,
         stop=stop,

@@ -33,6 +33,7 @@ def score(
     head: Eagle3Head,
     tensors: Mapping[str, Tensor] | None,
     sequences: Sequence[TracedSequence],
+    *,
     lookahead: int,
     weight: float,
     between: Callable[[], None],

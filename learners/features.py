@@ -63,7 +63,8 @@ class Assembler:
         """Join the segments of a request (all of them, in order).
 
         Raises:
-            LeftOutError: it has no answer to learn from, or its features are missing, damaged or of other layers.
+            LeftOutError: it has no answer to learn from, or its features are missing, damaged or of other
+                layers.
             StoreError: the store is away for now; try again.
         """
         token_ids = tokens_of(records)
@@ -143,9 +144,9 @@ def _fit(
 ) -> TracedSequence:
     """Align tokens and rows.
 
-    The last token of a request is sampled and never fed to the target, so the last position usually has no row; a
-    TracedSequence has one there that nothing reads, so zeros stand in. Where more rows are missing at the end, the
-    text is cut to what they describe.
+    The last token of a request is sampled and never fed to the target, so the last position usually has no
+    row; a TracedSequence has one there that nothing reads, so zeros stand in. Where more rows are missing at
+    the end, the text is cut to what they describe.
     """
     known = feature_start + len(features)
     token_ids = token_ids[: known + 1]

@@ -1,8 +1,8 @@
 """The gate: whether a challenger is better than what serves, by paired requests of the newest hold-out.
 
-All drafters walk the same answers. The relative gain in goodput (accepted tokens per second, at equal cost of a
-verify step) is the ratio of their acceptance lengths over the hold-out. Its interval is Student's t around the
-log ratio with the jackknife's standard error, requests being the sampling unit (Efron and Tibshirani, An
+All drafters walk the same answers. The relative gain in goodput (accepted tokens per second, at equal cost of
+a verify step) is the ratio of their acceptance lengths over the hold-out. Its interval is Student's t around
+the log ratio with the jackknife's standard error, requests being the sampling unit (Efron and Tibshirani, An
 Introduction to the Bootstrap, chapter 11): pairing removes what makes one request easier than another, and
 leaving out whole requests keeps a few long ones from looking like certainty.
 """
@@ -114,16 +114,16 @@ def decide(
     serving = "turbo" if champion is None else "the champion"
     if over_serving.requests < MINIMUM_REQUESTS:
         reason = f"too few hold-out requests: {over_serving.requests}, at least {MINIMUM_REQUESTS} are needed"
-        return Verdict(False, reason, over_serving, over_turbo)
+        return Verdict(publish=False, reason=reason, over_serving=over_serving, over_turbo=over_turbo)
     for name, gain in ((serving, over_serving), ("turbo", over_turbo)):
         if not gain.lower > 0:
             reason = (
                 f"no certain gain over {name}: {gain.estimate:+.1%}, 95 % interval "
                 f"[{gain.lower:+.1%}, {gain.upper:+.1%}] over {gain.requests} requests"
             )
-            return Verdict(False, reason, over_serving, over_turbo)
+            return Verdict(publish=False, reason=reason, over_serving=over_serving, over_turbo=over_turbo)
     reason = (
         f"gain over {serving} {over_serving.estimate:+.1%}, 95 % interval "
         f"[{over_serving.lower:+.1%}, {over_serving.upper:+.1%}] over {over_serving.requests} requests"
     )
-    return Verdict(True, reason, over_serving, over_turbo)
+    return Verdict(publish=True, reason=reason, over_serving=over_serving, over_turbo=over_turbo)

@@ -88,7 +88,7 @@ class Intake:
         return len(received)
 
     def assemble(self) -> None:
-        """Store every request for replay whose segments are all here; while the store is away, do so later."""
+        """Store every request whose segments are all here; while the store is away, do so later."""
         for number in self._ledger.complete_requests():
             try:
                 self._assemble(number)

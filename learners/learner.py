@@ -1,4 +1,4 @@
-"""The learner: takes traces in, and updates one tenant's drafter at a time. Plain Python; `ray.py` gives it a process."""
+"""The learner: takes traces in and updates one tenant's drafter at a time (`ray.py` gives it a process)."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ class Learner:
     def __init__(
         self,
         settings: Settings,
+        *,
         ledger: Ledger,
         replay: Replay,
         intake: Intake,
@@ -68,7 +69,6 @@ class Learner:
         policies: PolicyUpdates,
         updater: Updater,
         marks: ChampionMarks,
-        *,
         feature_source: str,
         pause_file: Path,
         stop: Event,
@@ -112,7 +112,7 @@ class Learner:
                 _log.warning("log or store away, trying again", error=str(error))
                 self._error = str(error)
                 self._stop.wait(RETRY_SECONDS)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  # shown in the status; one tenant must not stop the rest
                 _log.exception("learner turn failed")
                 self._error = f"{type(error).__name__}: {error}"
                 self._stop.wait(RETRY_SECONDS)

@@ -1,7 +1,7 @@
 """The learner's memory on disk: which traces it has consumed, what became of them, and how far updates are.
 
-SQLite in WAL mode, one writer. The log delivers at least once; the ledger makes that effectively once: a trace is
-entered here before its offset is committed in the log, and a trace_id that is already here is ignored.
+SQLite in WAL mode, one writer. The log delivers at least once; the ledger makes that effectively once: a trace
+is entered before its offset is committed in the log, and a trace_id that is already here is ignored.
 """
 
 from __future__ import annotations
@@ -32,17 +32,19 @@ if TYPE_CHECKING:
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS identity (ledger_id TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS trace (
-    trace_id TEXT PRIMARY KEY, tenant TEXT NOT NULL, log_partition INTEGER NOT NULL, log_offset INTEGER NOT NULL
+    trace_id TEXT PRIMARY KEY, tenant TEXT NOT NULL,
+    log_partition INTEGER NOT NULL, log_offset INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS part (
     tenant TEXT NOT NULL, request_id TEXT NOT NULL, segment INTEGER NOT NULL, finished INTEGER NOT NULL,
     record BLOB NOT NULL, PRIMARY KEY (tenant, request_id, segment)
 );
 CREATE TABLE IF NOT EXISTS request (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, request_id TEXT NOT NULL, state TEXT NOT NULL,
-    reason TEXT NOT NULL DEFAULT '', rows INTEGER NOT NULL DEFAULT 0, tokens INTEGER NOT NULL DEFAULT 0, digest TEXT,
-    source TEXT NOT NULL DEFAULT '', created_at REAL NOT NULL, log_partition INTEGER NOT NULL, first_offset INTEGER NOT NULL,
-    last_offset INTEGER NOT NULL, trained INTEGER NOT NULL DEFAULT 0,
+    number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, request_id TEXT NOT NULL,
+    state TEXT NOT NULL, reason TEXT NOT NULL DEFAULT '', created_at REAL NOT NULL,
+    rows INTEGER NOT NULL DEFAULT 0, tokens INTEGER NOT NULL DEFAULT 0,
+    digest TEXT, source TEXT NOT NULL DEFAULT '', log_partition INTEGER NOT NULL,
+    first_offset INTEGER NOT NULL, last_offset INTEGER NOT NULL, trained INTEGER NOT NULL DEFAULT 0,
     UNIQUE (tenant, request_id), UNIQUE (tenant, digest)
 );
 CREATE INDEX IF NOT EXISTS request_state ON request (state, tenant, number);
@@ -54,11 +56,14 @@ CREATE TABLE IF NOT EXISTS left_out (
     tenant TEXT NOT NULL, reason TEXT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (tenant, reason)
 );
 CREATE TABLE IF NOT EXISTS drafter_update (
-    update_id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, state TEXT NOT NULL, version INTEGER NOT NULL,
-    plan BLOB NOT NULL, report BLOB, run_id TEXT NOT NULL DEFAULT ''
+    update_id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, state TEXT NOT NULL,
+    version INTEGER NOT NULL, plan BLOB NOT NULL, report BLOB, run_id TEXT NOT NULL DEFAULT ''
 );
 """
-_STORED: Final = "number, tenant, request_id, rows, tokens, digest, created_at, log_partition, first_offset, last_offset, trained"
+_STORED: Final = (
+    "number, tenant, request_id, rows, tokens, digest, created_at, log_partition, first_offset, last_offset,"
+    " trained"
+)
 
 
 class Ledger:
@@ -86,7 +91,8 @@ class Ledger:
             if not self._consume(record, partition, offset):
                 return False
             self._connection.execute(
-                "INSERT INTO request (tenant, request_id, state, created_at, log_partition, first_offset, last_offset)"
+                "INSERT INTO request"
+                " (tenant, request_id, state, created_at, log_partition, first_offset, last_offset)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, request_id) DO UPDATE SET"
                 " created_at = max(created_at, excluded.created_at),"
                 " first_offset = min(first_offset, excluded.first_offset),"
@@ -104,8 +110,10 @@ class Ledger:
             self._connection.execute(
                 "INSERT OR IGNORE INTO part SELECT ?, ?, ?, ?, ? WHERE EXISTS"
                 " (SELECT 1 FROM request WHERE tenant = ? AND request_id = ? AND state = ?)",
-                (record.tenant, record.request_id, record.segment, record.finished, encode(record))
-                + (record.tenant, record.request_id, RequestState.OPEN),
+                (
+                    *(record.tenant, record.request_id, record.segment, record.finished, encode(record)),
+                    *(record.tenant, record.request_id, RequestState.OPEN),
+                ),
             )
         return True
 
@@ -266,8 +274,8 @@ class Ledger:
 
     def _updates(self, condition: str, values: tuple[str, ...]) -> list[Update]:
         rows = self._connection.execute(
-            "SELECT update_id, state, plan, report, run_id FROM drafter_update"
-            f" WHERE {condition} ORDER BY update_id",  # noqa: S608  # the conditions are the constants above
+            "SELECT update_id, state, plan, report, run_id FROM drafter_update"  # noqa: S608  # constants above
+            f" WHERE {condition} ORDER BY update_id",
             values,
         )
         return [
@@ -314,16 +322,19 @@ class Ledger:
 
     def _drop_parts(self, number: int) -> None:
         self._connection.execute(
-            "DELETE FROM part WHERE (tenant, request_id) = (SELECT tenant, request_id FROM request WHERE number = ?)",
+            "DELETE FROM part WHERE (tenant, request_id) ="
+            " (SELECT tenant, request_id FROM request WHERE number = ?)",
             (number,),
         )
 
     def _count(self, tenant: str, reason: str) -> None:
         self._connection.execute(
-            "INSERT INTO left_out VALUES (?, ?, 1) ON CONFLICT (tenant, reason) DO UPDATE SET count = count + 1",
+            "INSERT INTO left_out VALUES (?, ?, 1)"
+            " ON CONFLICT (tenant, reason) DO UPDATE SET count = count + 1",
             (tenant, reason),
         )
 
 
 def _stored(row: tuple[Any, ...]) -> StoredRequest:
-    return StoredRequest(*row[:-1], bool(row[-1]))
+    fields = dict(zip(StoredRequest.__struct_fields__, row, strict=True))
+    return msgspec.convert(fields, StoredRequest, strict=False)  # SQLite has no booleans

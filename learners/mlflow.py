@@ -1,7 +1,7 @@
 """Every update as an MLflow run, refused ones too, and every published version in the model registry.
 
-The tracking server is a witness, not a part of the loop: whatever goes wrong here is one `TrackingError`, and the
-learner publishes all the same and records the update later.
+The tracking server is a witness, not a part of the loop: whatever goes wrong here is one `TrackingError`, and
+the learner publishes all the same and records the update later.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class TrackingError(Exception):
 class MlflowTracker:
     """Records updates; asking twice for the same update finds the first run.
 
-    MLflow takes seconds and 200 MB to import, so that happens with the first update. Nothing is set globally: the
-    client gets its URIs here, and no ./mlruns is ever made.
+    MLflow takes seconds and 200 MB to import, so that happens with the first update. Nothing is set globally:
+    the client gets its URIs here, and no ./mlruns is ever made.
 
     Args:
         tracking_url: MLflow tracking URI, also of the registry.
@@ -88,8 +88,11 @@ class MlflowTracker:
                 client.delete_registered_model_alias(name, CHAMPION)
                 return
             number = _registered(client, name, version)
-            if number is None:
-                raise LookupError(f"version {version} is not registered in {name}")
+        except Exception as error:
+            raise _tracking_error("find a version", error) from error
+        if number is None:
+            raise TrackingError(f"MLflow has no version {version} of {name} yet; it is tried again later")
+        try:
             client.set_registered_model_alias(name, CHAMPION, number)
         except Exception as error:
             raise _tracking_error("mark a champion", error) from error

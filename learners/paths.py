@@ -1,12 +1,19 @@
-"""Where the learner keeps things under the state directory."""
+"""Where the learner keeps its state, and where it finds target and turbo."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from adaptive.models import CATALOGUE, model_directory
+from adaptive.speculator.config import CheckpointError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from adaptive.settings import Settings
+
+_WEIGHTS: Final = "model.safetensors"
+_SHIPPED_TURBO: Final = Path(__file__).resolve().parent.parent / "deploy" / "turbo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +61,24 @@ class LearnerPaths:
     def log(self) -> Path:
         """Log of the learner actor."""
         return self.root / "actor.log"
+
+
+def drafter_directories(settings: Settings) -> tuple[Path, Path]:
+    """Directories of the target and of turbo that `settings` name.
+
+    Raises:
+        CheckpointError: one of them is not there.
+    """
+    named = Path(settings.model)
+    target = named if named.is_dir() else model_directory(settings.model, settings.home)
+    if not (target / _WEIGHTS).is_file():
+        remedy = (
+            f"run `adaptive models prepare {settings.model}`" if settings.model in CATALOGUE else "correct it"
+        )
+        raise CheckpointError(f"model: {target} holds no {_WEIGHTS}; {remedy} (ADAPTIVE_MODEL)")
+    turbo = settings.turbo or _SHIPPED_TURBO / target.name
+    if not (turbo / _WEIGHTS).is_file():
+        raise CheckpointError(
+            f"turbo: {turbo} holds no {_WEIGHTS}; set ADAPTIVE_TURBO to a turbo checkpoint directory"
+        )
+    return target, turbo

@@ -35,7 +35,7 @@ class AnnouncementLog(Protocol):
 
 
 class VersionPublisher:
-    """Publishes versions; doing it twice stores and announces the same version again, which changes nothing."""
+    """Publishes versions; doing it twice announces the same version again, which changes nothing."""
 
     def __init__(
         self, store: AdapterStore, log: AnnouncementLog, clock: Callable[[], float] = time.time

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from adaptive.log import configure
-from learners.assembly import build_learner
 from learners.paths import LearnerPaths
 from learners.supervisor import Heartbeat, LearnerAwayError
 
@@ -36,6 +35,9 @@ class LearnerActor:
         paths = LearnerPaths(settings.home)
         configure("learner", json=True)
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(paths.log.open("a", buffering=1)))
+        # Here and not above: the supervising process needs no torch.
+        from learners.assembly import build_learner  # noqa: PLC0415
+
         self._stop = threading.Event()
         self._learner, self._close = build_learner(settings, self._stop)
         self._threads = settings.learner_threads
@@ -58,6 +60,7 @@ class LearnerActor:
         import torch  # the thread count is a property of the thread  # noqa: PLC0415
 
         torch.set_num_threads(self._threads)
+        structlog.contextvars.bind_contextvars(role="learner")
         self._learner.run()
 
 
@@ -69,11 +72,11 @@ class RayLearner:
 
     def __init__(self, settings: Settings) -> None:
         self._settings: Final = settings
-        # Read by Ray when it is imported. The first one, despite its name, makes a single-machine Ray bind loopback.
+        # Read by Ray when it is imported. The first one, despite its name, makes a local Ray bind loopback.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         # Workers inherit this process's priority; Ray would lower theirs by 15 more and starve training.
-        os.environ["RAY_worker_niceness"] = "0"
+        os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  # Ray spells it so
         import ray  # after the environment above  # noqa: PLC0415
 
         self._ray: Final[Any] = ray

@@ -1,4 +1,4 @@
-"""Which requests each step of an update trains on, and with what learning rate; pure functions of the plan."""
+"""Which requests each step of an update trains on, and at what learning rate; pure functions of the plan."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def schedule(
 
 
 def learning_rate(step: int, steps: int, peak: float) -> float:
-    """Rate of step `step` (from 0) of `steps`: linear warm-up over a tenth, then a cosine down to a tenth of the peak."""
+    """Rate of a step (from 0): linear warm-up over a tenth of them, then a cosine to a tenth of the peak."""
     warmup = max(1, int(steps * WARMUP_SHARE))
     if step < warmup:
         return peak * (step + 1) / warmup

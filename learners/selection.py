@@ -1,4 +1,4 @@
-"""Which requests an update trains on, which it is judged by, and which make room; pure functions of the replay."""
+"""Which requests an update trains on, which judge it, and which make room: pure functions of the replay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 HOLDOUT_SHARE: Final = 0.25
 HOLDOUT_MOST: Final = 48
 EPOCHS_MOST: Final = 10
-"""More passes than this over a tenant's text overfit (reference measurements: 20 steps on 10 k tokens beat 60)."""
+"""More passes than this over a tenant's text overfit (measured: 20 steps on 10 k tokens beat 60)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ def split(requests: Sequence[StoredRequest]) -> Split:
 def evictions(requests: Sequence[StoredRequest], capacity: int, seed: int) -> tuple[int, ...]:
     """Numbers of the requests to remove so that the replay fits.
 
-    The newest requests keep half of the capacity. The other half is a reservoir of everything older: each request
-    draws a fixed priority from its id, and the lowest stay, which is a uniform sample of all that ever aged.
+    The newest requests keep half of the capacity. The other half is a reservoir of everything older: each
+    request draws a fixed priority from its id, and the lowest stay: a uniform sample of all that ever aged.
 
     Args:
         requests: The tenant's replay.

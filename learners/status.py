@@ -1,4 +1,4 @@
-"""What the learner says about itself: `<home>/learner/status.json`, replaced atomically about once a second."""
+"""What the learner says about itself: `<home>/learner/status.json`, replaced about once a second."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LearnerStatus(msgspec.Struct):
     """Of the learner actor's process."""
     restarts: int = 0
     paused: bool = False
-    """True once no training, evaluation or publishing is going on and none begins: the pause file is obeyed."""
+    """True once the pause file is obeyed: nothing is trained, evaluated or published, and nothing begins."""
     updates_due: int = 0
     """Tenants that have an update going on or due now."""
     error: str | None = None

@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 
 REPORT_SECONDS: Final = 1.0
 HANG_SECONDS: Final = 300.0
-"""A learner without a sign of life for this long is killed and started again; a training step takes seconds."""
+"""A learner without a sign of life for this long is started again; a training step takes seconds."""
 
 
 class Heartbeat(NamedTuple):

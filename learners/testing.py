@@ -1,4 +1,4 @@
-"""A tiny made-up target, turbo and tenant whose text an adapter can learn: for tests, milliseconds instead of minutes."""
+"""A tiny made-up target, turbo and tenant whose text an adapter can learn, for tests."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def make_models(root: Path, seed: int = 0) -> TinyModels:
 
 
 class TinyTenant:
-    """Makes traces of one tenant: a cycle through a few tokens with random jumps, as the tiny target would write it."""
+    """Makes traces of one tenant: a cycle through a few tokens with random jumps, as the target writes it."""
 
     def __init__(self, models: TinyModels, store: TensorStore, tenant: str, seed: int = 0) -> None:
         self._models: Final = models

@@ -1,4 +1,4 @@
-"""Adapter training: AdamW on the low-rank deltas of q, o and the MLP, checkpointed so that a kill costs a few steps."""
+"""Adapter training: AdamW on the low-rank deltas of q, o and the MLP, with checkpoints every few steps."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ class Trainer:
         self,
         plan: UpdatePlan,
         tokens: Mapping[int, int],
+        *,
         load: Callable[[int], TracedSequence],
         warm_start: Mapping[str, Tensor] | None,
         checkpoint: Path,

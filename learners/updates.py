@@ -1,7 +1,7 @@
 """One update from plan to published version, or to a refusal that is recorded just as well.
 
-Every state is durable before the next one begins (`UpdateState`), so whatever dies in between, the update goes on
-from there: training from its checkpoint, publishing with the numbers that were decided on.
+Every state is durable before the next one begins (`UpdateState`), so whatever dies in between, the update
+goes on from there: training from its checkpoint, publishing with the numbers that were decided on.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Updater:
     def __init__(
         self,
         settings: Settings,
+        *,
         drafter: Drafter,
         ledger: Ledger,
         replay: Replay,
@@ -139,8 +140,8 @@ class Updater:
 
         Args:
             update: Unfinished, in any state.
-            at: Told what is going on ("training step 3/40", "evaluating", "publishing") before each piece of work;
-                may raise to stop, with nothing lost, or AbandonedError.
+            at: Told what is going on ("training step 3/40", "evaluating", "publishing") before each piece of
+                work; may raise to stop, with nothing lost, or AbandonedError.
 
         Raises:
             StoreError, TransportError: publishing failed; the update stays evaluated, to go on later.
@@ -185,10 +186,10 @@ class Updater:
         trained = self._trainer.train(
             plan,
             {number: tokens[number] for number in plan.training},
-            lambda number: self._replay.load(plan.tenant, number),
-            self._champions.load(plan.warm_start),
-            self._checkpoint(update),
-            lambda step, steps: at(f"training step {step + 1}/{steps}"),
+            load=lambda number: self._replay.load(plan.tenant, number),
+            warm_start=self._champions.load(plan.warm_start),
+            checkpoint=self._checkpoint(update),
+            on_step=lambda step, steps: at(f"training step {step + 1}/{steps}"),
         )
         report = self._judge(update, trained, at)
         _log.info(
@@ -210,11 +211,13 @@ class Updater:
         sequences = [self._replay.load(plan.tenant, number) for number in plan.holdout]
         head, lookahead = self._drafter.head, max(1, self._settings.lookahead)
         between = lambda: at("evaluating")  # noqa: E731  # three calls below read better with a name
-        turbo = score(head, None, sequences, lookahead, 1.0, between)
+        turbo = score(head, None, sequences, lookahead=lookahead, weight=1.0, between=between)
         serving = None
         if policy is not None and champion is not None:
-            serving = score(head, champion, sequences, lookahead, policy.weight, between)
-        challenger = score(head, trained.tensors, sequences, lookahead, 1.0, between)
+            serving = score(
+                head, champion, sequences, lookahead=lookahead, weight=policy.weight, between=between
+            )
+        challenger = score(head, trained.tensors, sequences, lookahead=lookahead, weight=1.0, between=between)
         verdict = decide(
             turbo=turbo.requests,
             champion=serving.requests if serving else None,
