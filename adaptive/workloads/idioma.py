@@ -21,7 +21,7 @@ _HELD_OUT = (3, 3)
 
 
 def build() -> Workload:
-    """450 traffic prompts and 45 probe prompts of five genres."""
+    """455 traffic prompts and 45 probe prompts of five genres."""
     traffic: list[Prompt] = []
     probe: list[Prompt] = []
     for genre in GENRES:
