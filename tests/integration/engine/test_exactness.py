@@ -1,0 +1,147 @@
+"""Outputs keep the target's distribution exactly, whoever drafts."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from scipy import stats
+from vllm import SamplingParams
+
+from adaptive.contracts import Arm
+from adaptive.engine.request import RequestPlan
+from tests.integration.engine.prompts import PROMPTS
+
+if TYPE_CHECKING:
+    from tests.integration.engine.harness import Engine
+
+TOKENS = 96
+
+
+@pytest.fixture(scope="module")
+def plain(engine: Engine) -> list[list[int]]:
+    """Greedy answers without speculation."""
+    prompts = [engine.prompt_ids(text) for text in PROMPTS]
+    return engine.generate(prompts, RequestPlan(tenant="exact", arm=Arm.OFF), max_tokens=TOKENS)
+
+
+def answers(engine: Engine, tenant: str, arm: Arm) -> list[list[int]]:
+    """Greedy answers of all prompts with one arm."""
+    prompts = [engine.prompt_ids(text) for text in PROMPTS]
+    return engine.generate(prompts, RequestPlan(tenant=tenant, arm=arm), max_tokens=TOKENS)
+
+
+def test_no_drafts_are_made_or_verified_with_speculation_off(
+    engine: Engine, plain: list[list[int]]
+) -> None:
+    """The off arm verifies nothing: lookahead 0 is real."""
+    assert sum(map(len, plain)) > 500
+    assert engine.counts("exact", Arm.OFF).verify_steps == 0
+
+
+def test_turbo_changes_no_greedy_output(engine: Engine, plain: list[list[int]]) -> None:
+    """Greedy float32 answers with turbo are byte-identical to those without speculation."""
+    assert answers(engine, "exact", Arm.TURBO) == plain
+    assert engine.counts("exact", Arm.TURBO).tau > 1.5
+
+
+def test_adapter_changes_no_greedy_output_and_a_random_one_lowers_acceptance(
+    engine: Engine, plain: list[list[int]]
+) -> None:
+    """A random adapter at w = 1 costs acceptance and nothing else."""
+    engine.commit("random", 1, engine.random_adapter(2.0))
+    assert answers(engine, "random", Arm.ADAPTER) == plain
+    random, turbo = engine.counts("random", Arm.ADAPTER, 1), engine.counts("exact", Arm.TURBO)
+    assert random.verify_steps > 0
+    assert random.tau < turbo.tau - 0.2
+
+
+def test_zero_adapter_accepts_exactly_what_turbo_accepts(engine: Engine, plain: list[list[int]]) -> None:
+    """A zero adapter drafts the same tokens as turbo, so every count is equal."""
+    before = engine.counts("exact", Arm.TURBO)
+    assert answers(engine, "exact", Arm.TURBO) == plain
+    turbo = engine.counts("exact", Arm.TURBO) - before
+    engine.commit("zero", 1, engine.random_adapter(0.0))
+    assert answers(engine, "zero", Arm.ADAPTER) == plain
+    assert engine.counts("zero", Arm.ADAPTER, 1) == turbo
+
+
+def test_weight_zero_drafts_as_turbo(engine: Engine, plain: list[list[int]]) -> None:
+    """w = 0 on a random adapter is turbo."""
+    before = engine.counts("exact", Arm.TURBO)
+    answers(engine, "exact", Arm.TURBO)
+    turbo = engine.counts("exact", Arm.TURBO) - before
+    engine.commit("weightless", 1, engine.random_adapter(2.0), weight=0.0)
+    assert answers(engine, "weightless", Arm.ADAPTER) == plain
+    assert engine.counts("weightless", Arm.ADAPTER, 1) == turbo
+
+
+def test_swap_in_mid_generation_changes_no_greedy_output(engine: Engine, plain: list[list[int]]) -> None:
+    """Requests moved to another adapter between two steps go on with the same output; none fails."""
+    engine.commit("swap", 1, engine.random_adapter(1.0, seed=1))
+    core = engine.llm.llm_engine
+    salt = uuid.uuid4().hex
+    for number, text in enumerate(PROMPTS):
+        core.add_request(
+            f"swap-{number}",
+            {"prompt_token_ids": engine.prompt_ids(text), "cache_salt": salt},
+            SamplingParams(
+                temperature=0,
+                max_tokens=TOKENS,
+                extra_args=RequestPlan(tenant="swap", arm=Arm.ADAPTER).to_extra_args(),
+            ),
+        )
+    finished: dict[str, list[int]] = {}
+    steps = 0
+    while core.has_unfinished_requests():
+        for output in core.step():
+            if output.finished:
+                # vLLM appends a suffix of its own to request ids inside the core only.
+                finished[output.request_id] = list(output.outputs[0].token_ids)
+        steps += 1
+        if steps % 12 == 0:
+            version = 1 + steps // 12
+            path = engine.adapter_file("swap", version, engine.random_adapter(1.0, seed=version))
+            assert engine.stage("swap", version, path) == ("ready", "")
+            assert "error" not in engine.rpc("commit_adapter", "swap", version, 1.0, True)
+    assert [finished[f"swap-{number}"] for number in range(len(PROMPTS))] == plain
+    drafted_with = {
+        row["version"]
+        for row in engine.rpc("adapter_info")["counters"]
+        if row["tenant"] == "swap" and row.get("verify_steps", 0)
+    }
+    assert len(drafted_with) >= 3
+    assert max(engine.rpc("adapter_info")["pauses_ms"]) < 20
+
+
+@pytest.mark.parametrize("arm", [Arm.TURBO, Arm.ADAPTER])
+def test_sampled_distribution_matches_no_speculation(engine: Engine, arm: Arm) -> None:
+    """At T = 0.8 the first two tokens of 2,000 samples are distributed as without speculation (chi-square)."""
+    samples = 2000
+    prompt = engine.prompt_ids("Say something.")
+    engine.commit("sampled", 1, engine.random_adapter(0.3))
+
+    def draw(plan: RequestPlan, first_seed: int) -> list[list[int]]:
+        seeds = range(first_seed, first_seed + samples)
+        return engine.generate(
+            [prompt] * samples, plan, max_tokens=3, temperature=0.8, seeds=seeds, ignore_eos=True
+        )
+
+    plain = draw(RequestPlan(tenant="sampled", arm=Arm.OFF), 1)
+    drafted = draw(RequestPlan(tenant="sampled", arm=arm), 100_000)
+    for tokens in (0, 1):
+        assert homogeneity([row[tokens] for row in plain], [row[tokens] for row in drafted]) > 1e-3
+
+
+def homogeneity(first: list[int], second: list[int]) -> float:
+    """p value of a chi-square test that two samples share a distribution; rare values are pooled."""
+    counts = Counter(first), Counter(second)
+    common = [value for value in counts[0] | counts[1] if counts[0][value] + counts[1][value] >= 20]
+    table = [[count[value] for value in common] for count in counts]
+    for row, sample in zip(table, (first, second), strict=True):
+        row.append(len(sample) - sum(row))
+    if table[0][-1] + table[1][-1] == 0:
+        table = [row[:-1] for row in table]
+    return float(stats.chi2_contingency(table).pvalue)
