@@ -1,0 +1,1 @@
+"""Everything on one machine: starts, watches and stops the roles of the service as child processes."""
