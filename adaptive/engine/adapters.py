@@ -1,9 +1,9 @@
 """Low-rank adapter rows beside the drafter's linears, picked per request by slot index.
 
-The buffers are static tensors written in place: `A[slots, rank, in]`, `B[slots, out, rank]`, `w[slots]`. Slot 0
-is all zeros and skipped. delta(x) = w * B(A x), added to the output of q, o, gate, up and down projections of the
-drafter's last layer; fc, k, v and the norms stay turbo's, so the drafter's KV cache is the same for every tenant
-and version (design, Serving 4).
+The buffers are static tensors written in place: `A[slots, rank, in]`, `B[slots, out, rank]`, `w[slots]`. Slot
+0 is all zeros and skipped. delta(x) = w * B(A x), added to the output of q, o, gate, up and down projections of
+the drafter's last layer; fc, k, v and the norms stay turbo's, so the drafter's KV cache is the same for every
+tenant and version (design, Serving 4).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Routing:
     """Which rows of the current drafter pass use which slot.
 
-    Only rows that are sampled from need an adapter: the other rows of a first pass only write keys and values,
-    which adapters leave alone.
+    Only rows that are sampled from need an adapter: the other rows of a first pass only write keys and
+    values, which adapters leave alone.
     """
 
     rows: torch.Tensor

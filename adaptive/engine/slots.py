@@ -1,8 +1,8 @@
 """Which tenant's adapter lives in which row of the adapter buffers.
 
-Pure bookkeeping, no tensors: slot 0 is turbo and stays all zeros; a slot in use is never overwritten. A commit
-places the new version in another slot and flips the tenant's mapping, so that requests in flight keep the slot
-they were admitted with until they end (or are moved at a step boundary).
+Pure bookkeeping, no tensors: slot 0 is turbo and stays all zeros; a slot in use is never overwritten. A
+commit places the new version in another slot and flips the tenant's mapping, so that requests in flight keep
+the slot they were admitted with until they end (or are moved at a step boundary).
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class SlotTable:
             return own.index
         if not idle:
             raise NoFreeSlotError(
-                f"no free adapter slot for tenant {tenant!r}: all {len(self._slots) - 1} are drafting for requests in "
-                "flight; retry when some have ended, or raise ADAPTIVE_SLOTS"
+                f"no free adapter slot for tenant {tenant!r}: all {len(self._slots) - 1} are drafting for "
+                "requests in flight; retry when some have ended, or raise ADAPTIVE_SLOTS"
             )
         victim = min(idle, key=lambda slot: slot.last_used)
         if victim.tenant is not None:

@@ -66,12 +66,12 @@ class StagedAdapters:
         )
         if (metadata.tenant, metadata.version) != (tenant, version):
             raise AdapterError(
-                f"{path.name} holds {metadata.tenant}@{metadata.version}, not {tenant}@{version}: publish the version "
-                "again under its own name"
+                f"{path.name} holds {metadata.tenant}@{metadata.version}, not {tenant}@{version}: publish the "
+                "version again under its own name"
             )
         if metadata.rank != self._rank:
             raise AdapterError(
-                f"{path.name}: rank is {metadata.rank}, this engine holds rank {self._rank}: train with ADAPTIVE_RANK "
-                "equal to the engine's"
+                f"{path.name}: rank is {metadata.rank}, this engine holds rank {self._rank}: train with "
+                "ADAPTIVE_RANK equal to the engine's"
             )
         return tensors

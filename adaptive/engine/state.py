@@ -1,7 +1,7 @@
 """What the worker knows about its requests, adapters and counters, apart from any runner.
 
-The V1 runner calls `begin`, `plan_batch`, `record` and `finish` once per step; the worker's RPC methods call the
-rest, always between two steps.
+The V1 runner calls `begin`, `plan_batch`, `record` and `finish` once per step; the worker's RPC methods call
+the rest, always between two steps.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class EngineState:
         self.capture_enabled = publisher is not None
         self._fingerprints = Fingerprints(config.target_sha256, config.turbo_sha256, config.tokenizer_sha256)
 
-    # -- requests ---------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------
 
     def begin(self, request_id: str, prompt_ids: Sequence[int], params: SamplingParams) -> None:
         """Admit a request: fix its slot and version, and start recording it where its tenant consented."""
@@ -170,7 +170,7 @@ class EngineState:
         if self.publisher is not None and (segment.record.output_ids or segment.record.steps):
             self.publisher.publish(segment)
 
-    # -- adapters ---------------------------------------------------------------------------------------------
+    # -- adapters ------------------------------------------------------------------------------------------
 
     def commit(self, tenant: str, version: int, weight: float, *, move: bool) -> dict[str, Any]:
         """Write a staged adapter into a free slot and send the tenant's new requests to it.

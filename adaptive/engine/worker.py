@@ -30,7 +30,7 @@ class AdaptiveCPUWorker(CPUWorker):
     model_runner: AdaptiveCPUModelRunner
 
     def init_device(self) -> None:
-        """Build the device environment with our runner (the stock worker names its runner by a module global)."""
+        """Build the device environment with our runner, which the stock worker names by a module global."""
         compatibility.check()
         stock = vllm_cpu_worker.CPUModelRunner
         vllm_cpu_worker.CPUModelRunner = AdaptiveCPUModelRunner
@@ -70,7 +70,7 @@ class AdaptiveCPUWorker(CPUWorker):
             state.publisher.close()
         super().shutdown()
 
-    # -- RPC methods, called between two steps -------------------------------------------------------------------
+    # -- RPC methods, called between two steps ----------------------------------------------------------------
 
     @property
     def _state(self) -> EngineState:
@@ -105,7 +105,7 @@ class AdaptiveCPUWorker(CPUWorker):
         self._state.capture_enabled = enabled and self._state.publisher is not None
 
     def flush_traces(self, timeout: float) -> bool:
-        """Wait until the traces of finished requests are in the log; blocks the engine, for tests and shutdown."""
+        """Wait until finished requests' traces are in the log; blocks the engine, for tests and shutdown."""
         publisher = self._state.publisher
         return publisher is None or publisher.flush(timeout)
 
