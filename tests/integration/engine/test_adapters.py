@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 import pytest
+import torch
 
 from adaptive.contracts import Arm
 from adaptive.engine.request import RequestPlan

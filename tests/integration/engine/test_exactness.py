@@ -33,9 +33,7 @@ def answers(engine: Engine, tenant: str, arm: Arm) -> list[list[int]]:
     return engine.generate(prompts, RequestPlan(tenant=tenant, arm=arm), max_tokens=TOKENS)
 
 
-def test_no_drafts_are_made_or_verified_with_speculation_off(
-    engine: Engine, plain: list[list[int]]
-) -> None:
+def test_no_drafts_are_made_or_verified_with_speculation_off(engine: Engine, plain: list[list[int]]) -> None:
     """The off arm verifies nothing: lookahead 0 is real."""
     assert sum(map(len, plain)) > 500
     assert engine.counts("exact", Arm.OFF).verify_steps == 0
@@ -69,7 +67,7 @@ def test_zero_adapter_accepts_exactly_what_turbo_accepts(engine: Engine, plain: 
 
 
 def test_weight_zero_drafts_as_turbo(engine: Engine, plain: list[list[int]]) -> None:
-    """w = 0 on a random adapter is turbo."""
+    """W = 0 on a random adapter is turbo."""
     before = engine.counts("exact", Arm.TURBO)
     answers(engine, "exact", Arm.TURBO)
     turbo = engine.counts("exact", Arm.TURBO) - before
@@ -136,7 +134,7 @@ def test_sampled_distribution_matches_no_speculation(engine: Engine, arm: Arm) -
 
 
 def homogeneity(first: list[int], second: list[int]) -> float:
-    """p value of a chi-square test that two samples share a distribution; rare values are pooled."""
+    """P value of a chi-square test that two samples share a distribution; rare values are pooled."""
     counts = Counter(first), Counter(second)
     common = [value for value in counts[0] | counts[1] if counts[0][value] + counts[1][value] >= 20]
     table = [[count[value] for value in common] for count in counts]

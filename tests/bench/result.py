@@ -1,0 +1,115 @@
+"""What a benchmark leaves behind: docs/benchmarks/NAME.json, and the page made from all of them."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+DIRECTORY = ROOT / "docs" / "benchmarks"
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+
+def machine() -> str:
+    """Processor model, cores and memory."""
+    model = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            break
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    return f"{model}, {os.cpu_count()} cores, {gib:.0f} GiB"
+
+
+def commit() -> str:
+    """The checkout's commit, marked when it has changes."""
+    head = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    dirty = subprocess.run(
+        ["git", "status", "--porcelain", "--untracked-files=no"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, minimum and maximum."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def ratios(numerator: Sequence[float], denominator: Sequence[float]) -> dict[str, float]:
+    """Spread of the ratios taken round by round, so that a drift of the machine's speed cancels."""
+    return spread([a / b for a, b in zip(numerator, denominator, strict=True)])
+
+
+def write(
+    name: str,
+    command: str,
+    variants: Mapping[str, Any],
+    ratio_table: Mapping[str, Any],
+    notes: str,
+) -> Path:
+    """Write one benchmark's JSON and make the page anew."""
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
+    path = DIRECTORY / f"{name}.json"
+    document = {
+        "name": name,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": machine(),
+        "commit": commit(),
+        "command": command,
+        "notes": notes,
+        "variants": variants,
+        "ratios": ratio_table,
+    }
+    path.write_text(json.dumps(document, indent=2) + "\n")
+    make_page()
+    return path
+
+
+def make_page() -> None:
+    """Generate docs/benchmarks.md from every JSON file."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "Made by `make bench NAME=…` from `docs/benchmarks/*.json`; do not edit.",
+        "All variants of a benchmark are interleaved in one run; ratios are taken round by round and shown as median (min to max).",
+    ]
+    for path in sorted(DIRECTORY.glob("*.json")):
+        lines += _section(json.loads(path.read_text()))
+    PAGE.write_text("\n".join(lines) + "\n")
+
+
+def _section(document: Mapping[str, Any]) -> list[str]:
+    lines = [
+        "",
+        f"## {document['name']}",
+        "",
+        f"{document['date']}, {document['machine']}, commit {document['commit']}, `{document['command']}`.",
+        "",
+        document["notes"],
+        "",
+        "| variant | measure | median | min | max |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for variant, measures in document["variants"].items():
+        lines += [_row(variant, measure, values) for measure, values in measures.items()]
+    lines += ["", "| ratio | median | min | max |", "| --- | --- | --- | --- |"]
+    for ratio, values in document["ratios"].items():
+        lines.append(f"| {ratio} | {values['median']:.3f} | {values['min']:.3f} | {values['max']:.3f} |")
+    return lines
+
+
+def _row(variant: str, measure: str, values: Mapping[str, float]) -> str:
+    return f"| {variant} | {measure} | {values['median']:.2f} | {values['min']:.2f} | {values['max']:.2f} |"
