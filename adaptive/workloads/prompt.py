@@ -35,7 +35,7 @@ class Workload:
     Attributes:
         name: Workload name.
         traffic: What the tenant sends while its drafter learns.
-        probe: What measurements send: never trained on, and no prompt shares its subject with one of the traffic.
+        probe: What measurements send: never trained on, and no subject of it occurs in the traffic.
     """
 
     name: str
@@ -49,3 +49,8 @@ def chat(system: str | None, shots: tuple[tuple[str, str], ...], user: str) -> t
     for question, answer in shots:
         messages += [Message(role="user", content=question), Message(role="assistant", content=answer)]
     return (*messages, Message(role="user", content=user))
+
+
+def ask(key: str, text: str, max_tokens: int) -> Prompt:
+    """A single question without a system message."""
+    return Prompt(key=key, messages=chat(None, (), text), max_tokens=max_tokens)

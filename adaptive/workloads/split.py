@@ -7,16 +7,22 @@ from itertools import product
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-T = TypeVar("T")
+    from adaptive.workloads.prompt import Prompt
+
 A = TypeVar("A")
 B = TypeVar("B")
 
 
-def shuffled(items: Iterable[T], key: Callable[[T], str]) -> tuple[T, ...]:
-    """The items in the order of their keys' checksums; keys must be unique."""
-    return tuple(sorted(items, key=lambda item: hashlib.sha256(key(item).encode()).digest()))
+def rank(key: str) -> bytes:
+    """Where a key stands in a shuffled order: its checksum."""
+    return hashlib.sha256(key.encode()).digest()
+
+
+def shuffled(prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:
+    """The prompts in an order that depends on their keys only."""
+    return tuple(sorted(prompts, key=lambda prompt: rank(prompt.key)))
 
 
 def cross(

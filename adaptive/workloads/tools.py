@@ -10,7 +10,7 @@ from typing import Any
 
 from adaptive.models.installed import find_data_file
 from adaptive.workloads.prompt import Message, Prompt, Workload
-from adaptive.workloads.split import shuffled
+from adaptive.workloads.split import rank, shuffled
 
 _DISTRIBUTION = "bfcl-eval"
 _INSTALL = "pip install --no-deps bfcl-eval==2026.3.23"
@@ -34,19 +34,15 @@ _PROBE_SIZE = 120
 
 
 def build() -> Workload:
-    """About a thousand traffic prompts and 120 probe prompts."""
+    """1,165 traffic prompts and 120 probe prompts."""
     groups = _group_by_function(_read_rows())
     probe: list[Prompt] = []
     traffic: list[Prompt] = []
     # Large groups (one function with many questions) belong to the traffic: a probe wants variety.
-    for group in shuffled(groups, lambda rows: str(rows[0]["id"])):
+    for group in sorted(groups, key=lambda rows: rank(rows[0]["id"])):
         into_probe = len(group) <= 3 and len(probe) + len(group) <= _PROBE_SIZE
         (probe if into_probe else traffic).extend(_make_prompt(row) for row in group)
-    return Workload(
-        name="tools",
-        traffic=shuffled(traffic, lambda prompt: prompt.key),
-        probe=shuffled(probe, lambda prompt: prompt.key),
-    )
+    return Workload(name="tools", traffic=shuffled(traffic), probe=shuffled(probe))
 
 
 def _read_rows() -> list[dict[str, Any]]:
@@ -55,13 +51,15 @@ def _read_rows() -> list[dict[str, Any]]:
         path = find_data_file(_DISTRIBUTION, f"bfcl_eval/data/BFCL_v4_{category}.json", _INSTALL)
         with path.open(encoding="utf-8") as lines:
             rows += [json.loads(line) for line in lines if line.strip()]
-    return [
-        row for row in rows if sum(len(message["content"]) for message in _messages(row)) <= _MAX_CHARACTERS
-    ]
+    return [row for row in rows if _count_characters(row) <= _MAX_CHARACTERS]
+
+
+def _count_characters(row: dict[str, Any]) -> int:
+    return sum(len(message["content"]) for message in _messages(row))
 
 
 def _messages(row: dict[str, Any]) -> tuple[Message, ...]:
-    """Our system message with the function docs, then the row's own turns (its system text, if any, first)."""
+    """Our system message with the function docs, then the row's turns (its system text, if any, first)."""
     system = _SYSTEM.format(functions=json.dumps(row["function"], ensure_ascii=False))
     turns = [Message(role=turn["role"], content=turn["content"]) for turn in row["question"][0]]
     if turns[0]["role"] == "system":
@@ -87,10 +85,8 @@ def _group_by_function(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]
     for index, row in enumerate(rows):
         for function in row["function"]:
             # "math.factorial" and "factorial" are the same subject, as are two names of one description.
-            for mark in (
-                function["name"].split(".")[-1].lower(),
-                function["description"].split(" Note that")[0],
-            ):
+            name, description = function["name"].split(".")[-1].lower(), function["description"]
+            for mark in (name, description.split(" Note that")[0]):
                 parent[root(index)] = root(owner.setdefault(mark, index))
     groups: dict[int, list[dict[str, Any]]] = {}
     for index, row in enumerate(rows):
