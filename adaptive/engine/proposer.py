@@ -58,7 +58,9 @@ class AdaptiveProposer(EagleProposer):
             )
 
     def _sample_draft_tokens(
-        self, hidden_states: torch.Tensor, sampling_metadata: Any
+        self,
+        hidden_states: torch.Tensor,
+        sampling_metadata: Any,  # noqa: ARG002  vLLM's signature; drafting is greedy whatever is sampled
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Greedy drafts; the confidence is the top token's log-odds, whatever is sampled later."""
         logits = self.model.draft_logits(hidden_states).float()

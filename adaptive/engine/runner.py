@@ -28,13 +28,13 @@ class AdaptiveCPUModelRunner(CPUModelRunner):
         speculative = vllm_config.speculative_config
         if speculative is None or speculative.method != "eagle3":
             raise ValueError(
-                "the adaptive plugin needs an EAGLE-3 speculative config: pass --speculative-config with method "
-                "eagle3"
+                "the adaptive plugin needs an EAGLE-3 speculative config: pass --speculative-config with "
+                "method eagle3"
             )
         if speculative.draft_sample_method != "greedy":
             raise ValueError(
-                f"draft_sample_method {speculative.draft_sample_method!r} is not supported: use greedy, which "
-                "keeps the target's distribution by rejection sampling"
+                f"draft_sample_method {speculative.draft_sample_method!r} is not supported: use greedy, "
+                "which keeps the target's distribution by rejection sampling"
             )
         with _torch_cuda_wrapper():
             self.drafter = AdaptiveProposer(vllm_config, device, self)

@@ -66,8 +66,8 @@ class StagedAdapters:
         )
         if (metadata.tenant, metadata.version) != (tenant, version):
             raise AdapterError(
-                f"{path.name} holds {metadata.tenant}@{metadata.version}, not {tenant}@{version}: publish the "
-                "version again under its own name"
+                f"{path.name} holds {metadata.tenant}@{metadata.version}, not {tenant}@{version}: publish "
+                "the version again under its own name"
             )
         if metadata.rank != self._rank:
             raise AdapterError(

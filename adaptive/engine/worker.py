@@ -45,8 +45,8 @@ class AdaptiveCPUWorker(CPUWorker):
         config = EngineConfig.from_additional_config(self.vllm_config.additional_config)
         if config is None:
             raise ValueError(
-                "additional_config has no 'adaptive' section: start the engine with `adaptive serve`, or pass "
-                "EngineConfig.to_additional_config()"
+                "additional_config has no 'adaptive' section: start the engine with `adaptive serve`, or "
+                "pass EngineConfig.to_additional_config()"
             )
         log.configure("engine")
         speculative = self.vllm_config.speculative_config
@@ -70,7 +70,7 @@ class AdaptiveCPUWorker(CPUWorker):
             state.publisher.close()
         super().shutdown()
 
-    # -- RPC methods, called between two steps ----------------------------------------------------------------
+    # -- RPC methods, called between two steps -------------------------------------------------------------
 
     @property
     def _state(self) -> EngineState:
