@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from collectors.transport import Transport
 
-LEASE_SECONDS = 1.0
+LEASE_SECONDS = 2.0
 _WORKER = Path(__file__).with_name("log_worker.py")
 
 

@@ -22,8 +22,9 @@ def tell(line: str) -> None:
     sys.stdout.flush()
 
 
-def append(transport: Transport, topic: str, name: str, count: int) -> None:
-    """Send numbered records, one by one, under the key `name`."""
+def append(transport: Transport, topic: str, name: str, count: int, start_at: float = 0.0) -> None:
+    """Send numbered records, one by one, under the key `name`, from a Unix time on."""
+    time.sleep(max(0.0, start_at - time.time()))
     for number in range(count):
         transport.send(topic, name, f"{name}:{number}".encode())
 

@@ -97,6 +97,22 @@ os._exit(0)
 """
 
 
+def test_a_write_that_fails_half_way_leaves_nothing(transport: SqliteTransport) -> None:
+    """Whatever ends a write transaction early, nothing of it is kept and the next one works."""
+    transport.send(TOPIC, "a", b"1")
+
+    def interrupted() -> None:
+        with transport._database.write() as connection:
+            connection.execute("DELETE FROM record")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert stored(transport) == [b"1"]
+    transport.send(TOPIC, "a", b"2")
+    assert stored(transport) == [b"1", b"2"]
+
+
 def test_a_write_the_kernel_refuses_loses_nothing(path: Path) -> None:
     """A file size limit hit in mid-write is a clear error; another process reads what was kept."""
     limited = subprocess.run(
@@ -234,13 +250,16 @@ def test_processes_create_the_log_at_once(tmp_path: Path) -> None:
 def test_a_forked_child_uses_connections_of_its_own(transport: SqliteTransport) -> None:
     """The child of a fork appends through the parent's transport without harm to either."""
     transport.send(TOPIC, "a", b"parent")
+    inherited = transport._database._connection()
     child = os.fork()
     if child == 0:
         try:
             transport.send(TOPIC, "a", b"child")
+            os._exit(1 if transport._database._connection() is inherited else 0)
         finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+            os._exit(2)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
     transport.send(TOPIC, "a", b"parent again")
     assert stored(transport) == [b"parent", b"child", b"parent again"]
 

@@ -303,6 +303,8 @@ def test_a_store_that_is_away_holds_up_traces_only(
     until(lambda: publisher.statistics().errors >= 3)
     assert [record.topic for record in log.records] == [TOPIC_ENGINE_TELEMETRY]
     assert publisher.statistics().queue_depth == 5
+    time.sleep(0.1)
+    assert publisher.statistics().errors < 60, "attempts without a wait between them"
     store.away = False
     assert publisher.flush(5)
     assert [record.segment for record in log.traces()] == list(range(5))

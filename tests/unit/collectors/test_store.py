@@ -103,6 +103,17 @@ def test_a_memoryview_of_any_shape_is_stored(store: TensorStore) -> None:
     assert stored.bytes == len(store.get(stored.uri, stored.sha256))
 
 
+def test_replacing_an_object_does_not_disturb_a_reader(local: TensorStore) -> None:
+    """Who has the old object open reads it to its end."""
+    stored = local.put("acme", "a", TENSORS)
+    with Path(stored.uri.removeprefix("file://")).open("rb", buffering=0) as reader:
+        start = reader.read(10)
+        again = local.put("acme", "a", {"x": TensorData("U8", (4,), b"1234")})
+        assert start + reader.read() == b"".join(serialize(TENSORS))
+    assert again.uri == stored.uri
+    assert local.get(again.uri, again.sha256)
+
+
 def test_a_file_is_stored_and_fetched(store: TensorStore, tmp_path: Path) -> None:
     """Adapters travel as files; a file that is there already is kept, a damaged one replaced."""
     source = tmp_path / "adapter"
