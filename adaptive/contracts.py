@@ -261,7 +261,7 @@ class EngineTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     queue_depth: int = 0
     schema_version: int = SCHEMA_VERSION
     refused_policies: dict[str, int] = msgspec.field(default_factory=dict)
-    """Tenant -> policy_version that `refused` is about, so that a refusal is never held against a newer one."""
+    """Tenant -> policy_version that `refused` is about, so that it is never held against a newer one."""
 
 
 Message = TraceRecord | EngineTelemetry | DrafterPublished | PolicyDecided | TenantChanged

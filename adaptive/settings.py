@@ -22,7 +22,12 @@ class Settings(BaseSettings):
     """Every tunable of the service; derived values are properties."""
 
     model_config = SettingsConfigDict(
-        env_prefix="ADAPTIVE_", extra="forbid", frozen=True, yaml_file="adaptive.yaml", validate_default=True
+        env_prefix="ADAPTIVE_",
+        extra="forbid",
+        frozen=True,
+        populate_by_name=True,
+        yaml_file="adaptive.yaml",
+        validate_default=True,
     )
 
     home: Path = Field(
@@ -58,14 +63,15 @@ class Settings(BaseSettings):
 
     slots: int = Field(8, ge=2, description="Adapter rows resident in an engine, slot 0 (turbo) included.")
     rank: int = Field(32, ge=1, le=256, description="Rank of the adapters.")
-    capture: bool = Field(True, description="Record the verify steps of tenants with `learn`.")
+    capture: bool = Field(default=True, description="Record the verify steps of tenants with `learn`.")
     feature_share: float = Field(
         1.0, ge=0, le=1, description="Share of captured requests whose features are kept too."
     )
     capture_queue_bytes: int = Field(256 << 20, ge=1 << 20, description="Publisher queue; oldest dropped.")
     acceptance_details: bool = Field(
-        False,
-        description="Report accepted counts to clients (metrics.speculative_decoding); they can leak prompts by timing.",
+        default=False,
+        description="Report accepted counts to clients (metrics.speculative_decoding); "
+        "they can leak prompts by timing.",
     )
     telemetry_seconds: float = Field(1.0, gt=0)
 
@@ -103,8 +109,8 @@ class Settings(BaseSettings):
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  pydantic passes it by name
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  same
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags over environment over YAML file."""
         return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)

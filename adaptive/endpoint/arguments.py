@@ -48,8 +48,8 @@ def vllm_arguments(settings: Settings, identity: Identity, extra: Sequence[str])
         flag = argument.split("=", 1)[0]
         if flag in OWNED:
             raise ArgumentError(
-                f"{flag} cannot be passed: one API-server process per engine carries the tenants' accounts and policies, "
-                "and the plugin sets its own classes; start another endpoint instead"
+                f"{flag} cannot be passed: one API-server process per engine carries the tenants' accounts "
+                "and policies, and the plugin sets its own classes; start another endpoint instead"
             )
     speculative = {
         "method": "eagle3",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CONTROL_FIELDS: Final = ("cache_salt", "kv_transfer_params", "ec_transfer_params", "request_id", "priority")
-"""Fields of vLLM's protocol that steer the engine or another tenant's cache: only the endpoint may set them."""
+"""Fields of vLLM's protocol that steer the engine or another tenant's cache; only the endpoint sets them."""
 
 
 def parse(raw: bytes) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def parse(raw: bytes) -> dict[str, Any]:
     """
     try:
         body = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter: brackets nested without end
         raise EndpointError(400, f"the body is not JSON ({error})", code="invalid_json") from None
     if not isinstance(body, dict):
         raise EndpointError(

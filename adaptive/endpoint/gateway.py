@@ -1,4 +1,4 @@
-"""ASGI middleware in front of vLLM's OpenAI server: bearer key to tenant, control fields stripped and injected.
+"""ASGI middleware in front of vLLM's OpenAI server: bearer key to tenant, control fields set by us alone.
 
 Routes are deny by default; what is not listed here does not exist for clients.
 """
@@ -43,7 +43,7 @@ class Gateway:
     def __init__(self, app: Any, directory: TenantDirectory, internal_key: str, feature_share: float) -> None:
         self._app = app
         self._directory = directory
-        self._internal_key = internal_key
+        self._internal_key = internal_key.encode()
         self._feature_share = feature_share
         self._chance = random.Random()  # noqa: S311  sampling, not secrecy
         self._log = structlog.get_logger("endpoint")
@@ -81,8 +81,8 @@ class Gateway:
             raise EndpointError(404, f"no route {route[0]} {route[1]}", code="unknown_route")
 
     def _is_internal(self, headers: dict[bytes, bytes]) -> bool:
-        given = headers.get(INTERNAL_KEY_HEADER, b"").decode("latin-1")
-        return hmac.compare_digest(given, self._internal_key)
+        # As bytes: comparing strings raises where a header is not ASCII.
+        return hmac.compare_digest(headers.get(INTERNAL_KEY_HEADER, b""), self._internal_key)
 
     def _forced_arm(self, headers: dict[bytes, bytes]) -> Arm | None:
         value = headers.get(ARM_HEADER)

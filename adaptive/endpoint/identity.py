@@ -42,8 +42,8 @@ def identify(settings: Settings) -> Identity:
     if not target.is_dir():
         if target.is_absolute() or len(target.parts) > 1:
             raise ModelDirectoryError(
-                f"model directory {target} does not exist: pass a directory with config.json and model.safetensors, or "
-                "a catalogue name such as smollm2-135m (ADAPTIVE_MODEL)"
+                f"model directory {target} does not exist: pass a directory with config.json and "
+                "model.safetensors, or a catalogue name such as smollm2-135m (ADAPTIVE_MODEL)"
             )
         target = settings.home / "models" / settings.model
         if not target.is_dir():
@@ -67,7 +67,8 @@ def _shipped_turbo(name: str) -> Path:
     turbo = Path(str(importlib.resources.files("deploy") / "turbo" / name))
     if not turbo.is_dir():
         raise ModelDirectoryError(
-            f"no turbo ships for target {name!r}: train one (deploy/models/README.md) and set ADAPTIVE_TURBO to its directory"
+            f"no turbo ships for target {name!r}: train one (deploy/models/README.md) and set ADAPTIVE_TURBO "
+            "to its directory"
         )
     return turbo
 
