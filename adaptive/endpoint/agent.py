@@ -24,7 +24,7 @@ from adaptive.contracts import (
 )
 from adaptive.endpoint.saved import StateFile
 from collectors.state import CompactedView
-from collectors.store import StoreError, TensorStore
+from collectors.store import StoreError, StoreUnavailableError, TensorStore
 from collectors.transport import Transport, TransportError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from adaptive.settings import Settings
 
 _POLL_SECONDS: Final = 0.25
+_RETRY_SECONDS: Final = 2.0
 _STAGE_SECONDS: Final = 60.0
 
 
@@ -45,7 +46,11 @@ class Engine(Protocol):
 
 
 class RefusedError(Exception):
-    """A policy cannot be put in force; the message says why."""
+    """A policy cannot be put in force here; the message says why, and the controller takes it back."""
+
+
+class NotYetError(Exception):
+    """A policy cannot be put in force at the moment, through no fault of its own: it is tried again."""
 
 
 class Agent:
@@ -83,6 +88,9 @@ class Agent:
         self._in_force: dict[str, AdapterReference | None] = {}
         self._acknowledged: dict[str, int] = {}
         self._refused: dict[str, tuple[int, str]] = {}
+        self._waiting: dict[str, tuple[float, str]] = {}
+        self._unsaved = False
+        self._failing: dict[str, str] = {}
 
     def start(self) -> None:
         """Load the saved accounts and policies, then follow the log."""
@@ -100,32 +108,44 @@ class Agent:
 
     def _run(self) -> None:
         next_report = 0.0
-        away = False
         while not self._stop.is_set():
-            try:
-                self._follow_log()
-                if away:
-                    self._log.info("log is back")
-                away = False
-            except TransportError as error:
-                if not away:
-                    self._log.warning("log is away, serving with the last state", error=str(error))
-                away = True
-                self._close_log()
-            try:
-                self._apply_pending()
-                if time.monotonic() >= next_report:
-                    next_report = time.monotonic() + self._settings.telemetry_seconds
-                    self._report()
-            except Exception:  # noqa: BLE001  logged with its traceback below
-                # The engine may be restarting or a report may fail: the agent must outlive both.
-                self._log.exception("agent round failed, trying again")
+            self._attempt("log", self._follow_log)
+            self._attempt("saved state", self._save)
+            self._attempt("policies", self._apply_pending)
+            if time.monotonic() >= next_report:
+                next_report = time.monotonic() + self._settings.telemetry_seconds
+                self._attempt("telemetry", self._report)
             self._stop.wait(_POLL_SECONDS)
         self._close_log()
+
+    def _attempt(self, part: str, run: Callable[[], None]) -> None:
+        """Run a part of a round. The agent outlives a log, disk or engine that is away, and says so once."""
+        try:
+            run()
+        except Exception as error:  # noqa: BLE001  what failed is logged and tried again, whatever it was
+            text = f"{type(error).__name__}: {error}"
+            if self._failing.get(part) != text:
+                self._failing[part] = text
+                self._log.warning(
+                    "part of the agent fails, serving with the last state and trying again",
+                    part=part,
+                    error=text,
+                    exc_info=not isinstance(error, TransportError),
+                )
+        else:
+            if self._failing.pop(part, None) is not None:
+                self._log.info("part of the agent is back", part=part)
 
     # -- the log -------------------------------------------------------------------------------------------
 
     def _follow_log(self) -> None:
+        try:
+            self._read_log()
+        except Exception:
+            self._close_log()  # a fresh consumer reads everything again
+            raise
+
+    def _read_log(self) -> None:
         if self._transport is None:
             self._transport = self._open_log()
             self._accounts_view = CompactedView(
@@ -147,8 +167,13 @@ class Agent:
             elif known is None or policy.policy_version >= known.policy_version:
                 self._policies[tenant] = policy
             self._pending.add(tenant)
-        if accounts or policies:
+            self._waiting.pop(tenant, None)
+        self._unsaved = self._unsaved or bool(accounts or policies)
+
+    def _save(self) -> None:
+        if self._unsaved:
             self._file.save(self._directory.accounts(), self._policies)
+            self._unsaved = False
 
     def _close_log(self) -> None:
         transport, self._transport = self._transport, None
@@ -163,20 +188,30 @@ class Agent:
 
     def _apply_pending(self) -> None:
         for tenant in sorted(self._pending):
+            retry_at, reason = self._waiting.get(tenant, (0.0, ""))
+            if time.monotonic() < retry_at:
+                continue
             policy = self._policies.get(tenant)
             try:
                 self._apply(tenant, policy)
+            except NotYetError as error:
+                self._waiting[tenant] = (time.monotonic() + _RETRY_SECONDS, str(error))
+                if str(error) != reason:
+                    self._log.warning("policy has to wait, trying again", tenant=tenant, reason=str(error))
             except RefusedError as error:
                 assert policy is not None
+                self._pending.discard(tenant)
                 self._refused[tenant] = (policy.policy_version, str(error))
                 self._log.warning(
                     "policy refused", tenant=tenant, policy_version=policy.policy_version, reason=str(error)
                 )
             else:
+                self._pending.discard(tenant)
                 self._refused.pop(tenant, None)
                 if policy is not None:
                     self._acknowledged[tenant] = policy.policy_version
-            self._pending.discard(tenant)
+                else:
+                    self._acknowledged.pop(tenant, None)
             in_force = self._in_force.get(tenant)
             self._directory.set_policy(tenant, policy, in_force.version if in_force is not None else 0)
 
@@ -193,16 +228,16 @@ class Agent:
         self._check(champion)
         path = self._settings.home / "endpoint" / "adapters" / f"{champion.sha256}.safetensors"
         try:
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._store.fetch(champion.uri, champion.sha256, path)
+            self._store.fetch(champion.uri, champion.sha256, path)
+        except StoreUnavailableError as error:
+            raise NotYetError(f"adapter {tenant}@{champion.version}: {error}") from error
         except StoreError as error:
             raise RefusedError(f"adapter {tenant}@{champion.version}: {error}") from error
         self._engine.call("stage_adapter", tenant, champion.version, str(path))
         self._wait_staged(tenant, champion.version)
         result = self._engine.call("commit_adapter", tenant, champion.version, policy.weight)
         if "error" in result:
-            raise RefusedError(result["error"])
+            raise (NotYetError if result.get("retry") else RefusedError)(result["error"])
         self._in_force[tenant] = champion
         self._log.info(
             "adapter in service",
@@ -231,9 +266,8 @@ class Agent:
             if state == "refused":
                 raise RefusedError(why)
             time.sleep(0.02)
-        raise RefusedError(
-            f"adapter {tenant}@{version} was not read within {_STAGE_SECONDS:.0f} s: check the disk, then "
-            "promote it again"
+        raise NotYetError(
+            f"adapter {tenant}@{version} was not read within {_STAGE_SECONDS:.0f} s: check the disk"
         )
 
     # -- telemetry -----------------------------------------------------------------------------------------
@@ -241,7 +275,7 @@ class Agent:
     def _report(self) -> None:
         info = self._engine.call("adapter_info")
         slots = msgspec.convert(info["slots"], list[SlotState])
-        self._note_evictions({slot.tenant for slot in slots})
+        self._note_evictions({(slot.tenant, slot.version) for slot in slots})
         capture = info["capture"]
         telemetry = EngineTelemetry(
             engine_id=self._engine_id,
@@ -264,8 +298,8 @@ class Agent:
                 contracts.TOPIC_ENGINE_TELEMETRY, self._engine_id, contracts.encode(telemetry)
             )
 
-    def _note_evictions(self, resident: set[str]) -> None:
+    def _note_evictions(self, resident: set[tuple[str, int]]) -> None:
         for tenant, champion in list(self._in_force.items()):
-            if champion is not None and tenant not in resident:
+            if champion is not None and (tenant, champion.version) not in resident:
                 self._in_force[tenant] = None
                 self._directory.set_policy(tenant, self._policies.get(tenant), 0)

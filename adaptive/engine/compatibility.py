@@ -145,7 +145,9 @@ def problem(symbol: Symbol) -> str | None:
     try:
         found = _parameters(target)
     except (TypeError, ValueError) as error:
-        return f"{where} cannot be inspected in vLLM {vllm.__version__} ({error}); written for {SUPPORTED_VERSION}"
+        return (
+            f"{where} is something else in vLLM {vllm.__version__} ({error}); written for {SUPPORTED_VERSION}"
+        )
     # A decorated function shows its own parameters through functools.wraps.
     if found != symbol.parameters:
         return (

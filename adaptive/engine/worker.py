@@ -86,11 +86,16 @@ class AdaptiveCPUWorker(CPUWorker):
         return self._state.staged.state(tenant, version)
 
     def commit_adapter(self, tenant: str, version: int, weight: float, move: bool = False) -> dict[str, Any]:
-        """Put a staged adapter in service; {"slot", "pause_ms"} or {"error"} with the engine unchanged."""
+        """Put a staged adapter in service.
+
+        Returns:
+            {"slot", "pause_ms"}, or {"error", "retry"} with the engine unchanged; "retry" tells whether the
+            same call may succeed later.
+        """
         try:
             return self._state.commit(tenant, version, weight, move=move)
         except (AdapterError, NoFreeSlotError) as error:
-            return {"error": str(error)}
+            return {"error": str(error), "retry": isinstance(error, NoFreeSlotError)}
 
     def retire_adapter(self, tenant: str, move: bool = False) -> None:
         """Send a tenant back to turbo."""
