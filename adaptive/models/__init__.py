@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from adaptive.models.catalogue import CATALOGUE, ModelEntry
 from adaptive.models.errors import ModelError
-from adaptive.models.prepare import model_directory, prepare
+from adaptive.models.preparation import model_directory, prepare
 
 __all__ = ["CATALOGUE", "ModelEntry", "ModelError", "model_directory", "prepare"]
