@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
+from adaptive import log
 from adaptive.up.addresses import base_url
 from adaptive.up.stack import Stack, StackError
 
@@ -35,6 +36,7 @@ def run(settings: Settings, mlflow_port: int | None = None) -> int:
     Returns:
         Exit code: 0 after a signal, 1 after a failure.
     """
+    log.configure("up")
     console = Console(stderr=True)
     ended = threading.Event()
     with _signals(ended), console.status("starting") as status:

@@ -1,7 +1,7 @@
 """Processes by session, read from /proc.
 
 A role is the leader of its own session. What it starts stays in that session even where it changes its
-process group (as Ray's actors do) or loses its parent, so the session is what must be empty when the role has ended.
+process group (as Ray's actors do) or loses its parent, so a role has ended when its session is empty.
 """
 
 from __future__ import annotations

@@ -1,0 +1,62 @@
+"""`adaptive drafters`: adapter versions of a tenant, through the admin API."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from adaptive.cli.client import call, call_list
+from adaptive.cli.display import AsJson, drafter, print_json, print_table, when
+from adaptive.cli.options import ADMIN_FIELDS, with_settings
+from adaptive.settings import Settings  # noqa: TC001  the signatures are evaluated
+
+app = typer.Typer(name="drafters", help="List, promote and roll back adapter versions.", no_args_is_help=True)
+
+TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="Tenant id.")]
+
+
+@app.command(name="list")
+@with_settings(*ADMIN_FIELDS)
+def list_versions(settings: Settings, tenant: TenantId, as_json: AsJson = False) -> None:
+    """List the versions learned for a tenant, newest first."""
+    items = call_list(settings, f"/v1/tenants/{tenant}/versions")
+    if as_json:
+        print_json(items)
+        return
+    print_table(
+        ("VERSION", "STATUS", "HOLD-OUT TAU", "TURBO'S", "GAIN (95 %)", "TOKENS", "CREATED", "WHY"),
+        (
+            (
+                item["version"],
+                item["status"],
+                item["holdout_tau"]["challenger"],
+                item["holdout_tau"]["turbo"],
+                f"{item['gain_lower']:+.1%} to {item['gain_upper']:+.1%}",
+                item["tokens_trained"],
+                when(item["created_at"]),
+                item["reason"],
+            )
+            for item in items
+        ),
+    )
+
+
+@app.command()
+@with_settings(*ADMIN_FIELDS)
+def promote(
+    settings: Settings,
+    tenant: TenantId,
+    version: Annotated[int, typer.Argument(min=1, metavar="VERSION", help="Version to put in service.")],
+) -> None:
+    """Put a version in service; the policy goes on watching it."""
+    item = call(settings, "POST", f"/v1/tenants/{tenant}/promote", {"version": version})
+    typer.echo(f"{drafter(item['champion'])} serves {tenant} (policy {item['policy_version']})")
+
+
+@app.command()
+@with_settings(*ADMIN_FIELDS)
+def rollback(settings: Settings, tenant: TenantId) -> None:
+    """Return to what served before, else to turbo."""
+    item = call(settings, "POST", f"/v1/tenants/{tenant}/rollback")
+    typer.echo(f"{drafter(item['champion'])} serves {tenant} (policy {item['policy_version']})")

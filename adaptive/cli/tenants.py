@@ -1,0 +1,195 @@
+"""`adaptive tenants`: accounts, policy settings and keys, through the admin API."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from adaptive.cli.client import call, call_list
+from adaptive.cli.display import AsJson, drafter, print_json, print_table, print_values, when
+from adaptive.cli.errors import WRONG_USE, fail
+from adaptive.cli.options import ADMIN_FIELDS, with_settings
+from adaptive.settings import Settings  # noqa: TC001  the signatures are evaluated
+
+app = typer.Typer(
+    name="tenants", help="Create, show and change tenants and their keys.", no_args_is_help=True
+)
+keys = typer.Typer(name="keys", help="Make, list and revoke API keys of a tenant.", no_args_is_help=True)
+app.add_typer(keys)
+
+TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="Tenant id.")]
+
+
+@app.command()
+@with_settings(*ADMIN_FIELDS)
+def create(
+    settings: Settings,
+    tenant: TenantId,
+    learn: Annotated[bool, typer.Option("--learn", help="Learn from its traffic (off by default).")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Add a tenant; turbo serves it until an adapter has been learned."""
+    made = call(settings, "POST", "/v1/tenants", {"id": tenant, "learn": learn})
+    if as_json:
+        print_json(made)
+    else:
+        typer.echo(f"tenant {tenant} created, learning {'on' if learn else 'off'}")
+
+
+@app.command(name="list")
+@with_settings(*ADMIN_FIELDS)
+def list_tenants(settings: Settings, as_json: AsJson = False) -> None:
+    """List tenants."""
+    items = call_list(settings, "/v1/tenants")
+    if as_json:
+        print_json(items)
+        return
+    print_table(
+        ("TENANT", "STATE", "LEARN", "FREEZE", "PIN", "SERVES", "CREATED"),
+        (
+            (
+                item["id"],
+                item["state"],
+                item["learn"],
+                item["freeze"],
+                item["pin"],
+                drafter(item["champion"]),
+                when(item["created_at"]),
+            )
+            for item in items
+        ),
+    )
+
+
+@app.command()
+@with_settings(*ADMIN_FIELDS)
+def show(settings: Settings, tenant: TenantId, as_json: AsJson = False) -> None:
+    """Show what serves a tenant, how well, and what its learner does."""
+    item = call(settings, "GET", f"/v1/tenants/{tenant}")
+    if as_json:
+        print_json(item)
+        return
+    lift = item["lift"]
+    learning = item["learning"] or {}
+    print_values(
+        {
+            "tenant": item["id"],
+            "state": item["state"],
+            "learn": item["learn"],
+            "freeze": item["freeze"],
+            "pin": item["pin"],
+            "serves": f"{drafter(item['champion'])} since {when(item['champion_since'])}",
+            "policy": item["policy_version"],
+            "lookahead": item["lookahead"],
+            "weight": item["weight"],
+            "tau": item["tau"],
+            "acceptance": item["acceptance"],
+            "lift": lift and f"{lift['tau']:.3f} ({lift['tau_lower']:.3f} to {lift['tau_upper']:.3f})",
+            "training": learning.get("training"),
+        }
+    )
+    if item["arms"]:
+        typer.echo()
+        print_table(
+            ("ARM", "VERSION", "REQUESTS", "VERIFY STEPS", "TAU", "ACCEPTANCE", "TOKENS", "TOKENS/ENGINE S"),
+            (
+                (
+                    arm["arm"],
+                    arm["version"],
+                    arm["requests"],
+                    arm["verify_steps"],
+                    arm["tau"],
+                    arm["acceptance"],
+                    arm["tokens"],
+                    arm["tokens_per_engine_second"],
+                )
+                for arm in item["arms"]
+            ),
+        )
+    for engine in item["engines"]:
+        state = "in force" if engine["current"] else f"still at policy {engine['policy_version']}"
+        typer.echo(f"engine {engine['engine']}: {state}{'' if engine['alive'] else ', not reporting'}")
+    for refusal in item["refusals"]:
+        typer.echo(f"refused: {refusal['reason']}")
+
+
+@app.command()
+@with_settings(*ADMIN_FIELDS)
+def patch(
+    settings: Settings,
+    tenant: TenantId,
+    learn: Annotated[bool | None, typer.Option(help="Whether its traffic may train adapters.")] = None,
+    share: Annotated[bool | None, typer.Option(help="Whether its traffic may enter a shared turbo.")] = None,
+    freeze: Annotated[bool | None, typer.Option(help="Whether to stop training and publishing.")] = None,
+    pin: Annotated[
+        int | None, typer.Option(help="Version that serves whatever the policy finds; 0 is turbo.")
+    ] = None,
+    unpin: Annotated[bool, typer.Option("--unpin", help="Let the policy decide again.")] = False,
+    max_lookahead: Annotated[int | None, typer.Option(help="Most draft tokens of a verify step.")] = None,
+    control_share: Annotated[float | None, typer.Option(help="Share of requests that run turbo.")] = None,
+    off_share: Annotated[float | None, typer.Option(help="Share of requests without speculation.")] = None,
+    weight: Annotated[float | None, typer.Option(help="Weight of the adapter's delta, 0 to 1.")] = None,
+    state: Annotated[str | None, typer.Option(help="active or suspended.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a tenant; what is not named stays as it is."""
+    given: dict[str, Any] = {
+        "learn": learn,
+        "share": share,
+        "freeze": freeze,
+        "pin": pin,
+        "max_lookahead": max_lookahead,
+        "control_share": control_share,
+        "off_share": off_share,
+        "weight": weight,
+        "state": state,
+    }
+    body = {name: value for name, value in given.items() if value is not None}
+    if unpin:
+        if pin is not None:
+            fail("--pin and --unpin exclude each other", WRONG_USE)
+        body["pin"] = None
+    if not body:
+        fail("nothing to change: name a field, see 'adaptive tenants patch --help'", WRONG_USE)
+    item = call(settings, "PATCH", f"/v1/tenants/{tenant}", body)
+    if as_json:
+        print_json(item)
+    else:
+        typer.echo(f"tenant {tenant} changed: {', '.join(body)}")
+
+
+@keys.command(name="create")
+@with_settings(*ADMIN_FIELDS)
+def create_key(settings: Settings, tenant: TenantId, as_json: AsJson = False) -> None:
+    """Make a key and print it; it is shown only now."""
+    made = call(settings, "POST", f"/v1/tenants/{tenant}/keys")
+    if as_json:
+        print_json(made)
+        return
+    typer.echo(f"key {made['id']}, shown only now:", err=True)
+    typer.echo(made["key"])
+
+
+@keys.command(name="list")
+@with_settings(*ADMIN_FIELDS)
+def list_keys(settings: Settings, tenant: TenantId, as_json: AsJson = False) -> None:
+    """List the valid keys of a tenant."""
+    items = call(settings, "GET", f"/v1/tenants/{tenant}/keys")["data"]
+    if as_json:
+        print_json(items)
+    else:
+        rows = ((item["id"], f"{item['prefix']}…", when(item["created_at"])) for item in items)
+        print_table(("KEY", "BEGINS WITH", "CREATED"), rows)
+
+
+@keys.command(name="revoke")
+@with_settings(*ADMIN_FIELDS)
+def revoke_key(
+    settings: Settings,
+    tenant: TenantId,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Key id, as `keys list` shows it.")],
+) -> None:
+    """Revoke a key; endpoints refuse it within seconds."""
+    call(settings, "DELETE", f"/v1/tenants/{tenant}/keys/{key}")
+    typer.echo(f"key {key} revoked")
