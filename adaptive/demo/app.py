@@ -57,7 +57,7 @@ class Demo:
 
     def run(self) -> int:
         """Run to the end; 0 only if nothing failed."""
-        with Stack(self._settings) as stack:
+        with self._stack() as stack:
             admin = AdminClient(
                 f"http://{self._settings.host}:{self._settings.control_port}", stack.admin_key
             )
@@ -71,6 +71,17 @@ class Demo:
             crashed += [name for name in stack.crashes() if name not in crashed]
             admin.close()
         return self._finish(tenants, results, versions, engine, crashed)
+
+    @contextlib.contextmanager
+    def _stack(self) -> Iterator[Stack]:
+        """The whole service, with progress while it starts."""
+        with self._console.status("starting") as status:
+            stack = Stack(self._settings, progress=status.update)
+            stack.start()
+        try:
+            yield stack
+        finally:
+            stack.stop()
 
     def _client(self, key: str) -> EndpointClient:
         name = Path(self._settings.model).name
@@ -171,7 +182,7 @@ class Demo:
 
 
 def _progress(update: Callable[[str], None], tenant: str) -> Callable[[int, int], None]:
-    return lambda done, total: update(f"probing {tenant}: {done} prompts of at most {total}, three arms each")
+    return lambda done, total: update(f"probing {tenant}: {done} of at most {total} prompts, three arms each")
 
 
 def _wait_for_keys(clients: list[EndpointClient], seconds: float = 30.0) -> None:
@@ -181,7 +192,8 @@ def _wait_for_keys(clients: list[EndpointClient], seconds: float = 30.0) -> None
         while not client.authorized():
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"the endpoint did not learn of a new key within {seconds:.0f} s: see the serve and control logs"
+                    f"the endpoint did not learn of a new key within {seconds:.0f} s: see the logs of serve and "
+                    "control"
                 )
             time.sleep(0.2)
         client.close()
