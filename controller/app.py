@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
@@ -33,6 +36,10 @@ if TYPE_CHECKING:
 
 STOP_SECONDS: Final = 10.0
 _log = structlog.get_logger(__name__)
+
+
+class ListenError(Exception):
+    """The admin API's address cannot be listened on."""
 
 
 def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> FastAPI:
@@ -92,13 +99,33 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
 
 
 def run(settings: Settings) -> None:
-    """Serve the admin API until SIGTERM or SIGINT."""
+    """Serve the admin API until SIGTERM or SIGINT.
+
+    Raises:
+        ListenError: the port is taken or the address is not this machine's.
+        DatabaseUrlError, TransportError, AdminKeyError: as `create_app`.
+    """
     log.configure("control")
-    app = create_app(settings)
+    config = uvicorn.Config(create_app(settings), log_level="warning", timeout_graceful_shutdown=5)
+    listening = _listen(settings.host, settings.control_port)
     _log.info("controller starts", host=settings.host, port=settings.control_port)
-    uvicorn.run(
-        app, host=settings.host, port=settings.control_port, log_level="warning", timeout_graceful_shutdown=5
-    )
+    # uvicorn raises the signal that ended it once more when it is done: to be told to end is no failure.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    uvicorn.Server(config).run([listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
+        )
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise ListenError(
+            f"cannot listen on {host}:{port} ({why}): stop what listens there, or choose another "
+            "address with --host and --control-port"
+        ) from error
 
 
 def _read_floors(transport: Transport) -> dict[str, Floor]:

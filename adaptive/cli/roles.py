@@ -68,9 +68,9 @@ def control(settings: Settings) -> None:
     with _needs("controller"):
         from collectors.transport import TransportError  # noqa: PLC0415
         from controller.admin_key import AdminKeyError  # noqa: PLC0415
-        from controller.app import run  # noqa: PLC0415
+        from controller.app import ListenError, run  # noqa: PLC0415
         from controller.database import DatabaseUrlError  # noqa: PLC0415
-    with clean_errors(TransportError, AdminKeyError, DatabaseUrlError):
+    with clean_errors(ListenError, TransportError, AdminKeyError, DatabaseUrlError):
         run(settings)
 
 

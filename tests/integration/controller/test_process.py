@@ -1,0 +1,188 @@
+"""`adaptive control` as a process: killed, restarted, stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from adaptive.contracts import (
+    TOPIC_DRAFTER_PUBLISHED,
+    TOPIC_ENGINE_TELEMETRY,
+    TOPIC_POLICY_DECIDED,
+    AdapterReference,
+    Arm,
+    ArmCounters,
+    DrafterPublished,
+    EngineTelemetry,
+    HoldoutScore,
+    PolicyDecided,
+    encode,
+)
+from adaptive.settings import Settings
+from collectors.open import open_transport
+from collectors.state import CompactedView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from collectors.transport import Transport
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 40.0) -> None:
+    """Wait until something holds; a killed controller's leases on the log run out first."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    """A port that nothing listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings of an empty home and a free port."""
+    return Settings(home=tmp_path / "home", control_port=free_port(), admin_key="adm_test")
+
+
+@pytest.fixture
+def transport(settings: Settings) -> Iterator[Transport]:
+    """The log of the same home."""
+    settings.home.mkdir()
+    opened = open_transport(settings.resolved_log_url)
+    yield opened
+    opened.close()
+
+
+@contextmanager
+def controller(settings: Settings) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+    """Run a controller until it is ready; kill it at the end if it still runs."""
+    environment = os.environ | {"ADAPTIVE_ADMIN_KEY": "adm_test"}
+    command = [sys.executable, "-m", "adaptive.cli", "control", "--home", str(settings.home)]
+    with (
+        subprocess.Popen(
+            [*command, "--control-port", str(settings.control_port)],
+            env=environment,
+            cwd=settings.home,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+        httpx.Client(
+            base_url=f"http://127.0.0.1:{settings.control_port}",
+            headers={"Authorization": "Bearer adm_test"},
+            trust_env=False,
+        ) as client,
+    ):
+
+        def ready() -> bool:
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            try:
+                return client.get("/readyz").is_success
+            except httpx.TransportError:
+                return False
+
+        try:
+            eventually(ready)
+            yield process, client
+        finally:
+            process.kill()
+
+
+def published(version: int) -> bytes:
+    """A version that passed the gate."""
+    score = HoldoutScore(tau=2.0, acceptance_per_position=[0.6], verify_steps=9, requests=3)
+    adapter = AdapterReference("acme", version, f"file:///{version}", "a" * 64, "b" * 64, "c" * 64, 32)
+    return encode(
+        DrafterPublished(adapter, 1.0, score, score, None, 0.01, 0.05, 100, 1.0, "run", {0: 0}, {0: 1})
+    )
+
+
+def telemetry(steps: int) -> bytes:
+    """Totals of an engine's turbo arm."""
+    counters = ArmCounters("acme", Arm.TURBO, 0, requests=1, verify_steps=steps, emitted=steps)
+    return encode(EngineTelemetry("engine", 1.0, 1.0 + steps, "t", "d", [counters], [], {}, {}, []))
+
+
+def policy(transport: Transport) -> PolicyDecided | None:
+    """What engines obey at the moment."""
+    with CompactedView(transport, TOPIC_POLICY_DECIDED, PolicyDecided) as view:
+        view.poll()
+        return view.latest.get("acme")
+
+
+def test_a_killed_controller_forgets_nothing_and_misses_nothing(
+    settings: Settings, transport: Transport
+) -> None:
+    """The policy stays in the log while it is away; afterwards it takes over what came meanwhile, once."""
+    with controller(settings) as (process, client):
+        client.post("/v1/tenants", json={"id": "acme", "learn": True}).raise_for_status()
+        transport.send(TOPIC_DRAFTER_PUBLISHED, "acme", published(1))
+        transport.send(TOPIC_ENGINE_TELEMETRY, "engine", telemetry(10))
+        eventually(lambda: client.get("/v1/tenants/acme").json()["arms"])
+        eventually(lambda: client.get("/v1/tenants/acme").json()["champion"] == 1)
+        key = client.post("/v1/tenants/acme/keys").json()["id"]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    left = policy(transport)
+    assert left is not None
+    transport.send(TOPIC_DRAFTER_PUBLISHED, "acme", published(2))
+    transport.send(TOPIC_ENGINE_TELEMETRY, "engine", telemetry(10))
+    transport.send(TOPIC_ENGINE_TELEMETRY, "engine", telemetry(25))
+    with controller(settings) as (_, client):
+        eventually(lambda: client.get("/v1/tenants/acme").json()["champion"] == 2)
+        eventually(lambda: client.get("/v1/tenants/acme").json()["arms"][0]["verify_steps"] == 25)
+        assert [item["id"] for item in client.get("/v1/tenants/acme/keys").json()["data"]] == [key]
+        kinds = [item["kind"] for item in client.get("/v1/tenants/acme/decisions").json()["data"]]
+        assert kinds == ["promote", "promote", "create"]
+        eventually(lambda: (policy(transport) or left).policy_version == 3)
+    current = policy(transport)
+    assert current is not None
+    assert current.champion is not None
+    assert current.champion.version == 2
+
+
+def test_sigterm_ends_it_cleanly_and_hands_the_log_over(settings: Settings, transport: Transport) -> None:
+    """It exits with 0, and its successor works at once instead of waiting for leases."""
+    with controller(settings) as (process, client):
+        client.post("/v1/tenants", json={"id": "acme"}).raise_for_status()
+        process.terminate()
+        assert process.wait(10) == 0
+    assert policy(transport) is not None
+    with controller(settings) as (_, client):
+        transport.send(TOPIC_DRAFTER_PUBLISHED, "acme", published(1))
+        eventually(lambda: client.get("/v1/tenants/acme").json()["champion"] == 1, 5)
+
+
+def test_a_taken_port_ends_it_with_a_message(settings: Settings) -> None:
+    """Exit code 1 and the address in the message."""
+    settings.home.mkdir()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", settings.control_port))
+        taken.listen()
+        command = [sys.executable, "-m", "adaptive.cli", "control", "--home", str(settings.home)]
+        result = subprocess.run(
+            [*command, "--control-port", str(settings.control_port)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            cwd=settings.home,
+        )
+    assert result.returncode == 1
+    assert str(settings.control_port) in result.stderr
+    assert "Traceback" not in result.stderr
