@@ -99,7 +99,7 @@ def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[]
     )
 
     def close() -> None:
-        for part in (traces, tenants, policies, transport, ledger):
+        for part in (intake, tenants, policies, transport, ledger):
             part.close()
 
     return learner, close

@@ -34,6 +34,9 @@ class TraceSource(Protocol):
     def commit(self) -> None:
         """Go on behind everything polled after a restart."""
 
+    def close(self) -> None:
+        """Leave the group, so that others may take the partitions over."""
+
 
 class TenantView(Protocol):
     """Every tenant's account."""
@@ -87,6 +90,10 @@ class Intake:
         self.assemble()
         return len(received)
 
+    def close(self) -> None:
+        """Let others have the partitions at once."""
+        self._source.close()
+
     def assemble(self) -> None:
         """Store every request whose segments are all here; while the store is away, do so later."""
         for number in self._ledger.complete_requests():
@@ -98,7 +105,8 @@ class Intake:
 
     def give_up_stale(self) -> None:
         """Leave out the requests whose last segment never came."""
-        for number in self._ledger.stale_requests(self._clock() - STALE_SECONDS):
+        waiting = set(self._ledger.complete_requests())  # for the store, not for segments
+        for number in set(self._ledger.stale_requests(self._clock() - STALE_SECONDS)) - waiting:
             self._ledger.leave_out(number, "incomplete")
 
     def _enter(self, item: Received[TraceRecord]) -> None:

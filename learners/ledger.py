@@ -1,7 +1,7 @@
 """The learner's memory on disk: which traces it has consumed, what became of them, and how far updates are.
 
-SQLite in WAL mode, one writer. The log delivers at least once; the ledger makes that effectively once: a trace
-is entered before its offset is committed in the log, and a trace_id that is already here is ignored.
+SQLite in WAL mode, one writer. The log delivers at least once; the ledger makes that effectively once: a
+trace is entered before its offset is committed in the log, and a trace_id that is already here is ignored.
 """
 
 from __future__ import annotations

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 class ReplayError(Exception):
-    """A stored request cannot be read."""
+    """A stored request cannot be read; `number` is its number in the ledger."""
+
+    def __init__(self, number: int, detail: str) -> None:
+        super().__init__(f"replay of request {number} cannot be read: {detail}")
+        self.number: Final = number
 
 
 class Replay:
@@ -53,7 +57,7 @@ class Replay:
         try:
             tensors = load_file(path)
         except (FileNotFoundError, SafetensorError) as error:
-            raise ReplayError(f"replay of request {number} ({path.name}) cannot be read: {error}") from error
+            raise ReplayError(number, str(error)) from error
         answer_start, feature_start = tensors["starts"].tolist()
         return TracedSequence(
             tensors["token_ids"], answer_start, feature_start, tensors["features"], tensors["last_hidden"]

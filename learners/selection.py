@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 HOLDOUT_SHARE: Final = 0.25
 HOLDOUT_MOST: Final = 48
+BATCH_LEAST: Final = 128
+BATCH_MOST: Final = 1024
+STEPS_WANTED: Final = 40
 EPOCHS_MOST: Final = 10
 """More passes than this over a tenant's text overfit (measured: 20 steps on 10 k tokens beat 60)."""
 
@@ -89,6 +92,11 @@ def evictions(requests: Sequence[StoredRequest], capacity: int, seed: int) -> tu
 def token_steps(tokens: int, most: int) -> int:
     """Answer tokens an update processes: a few passes over its data, within the budget."""
     return min(most, tokens * EPOCHS_MOST)
+
+
+def batch_tokens(steps_tokens: int) -> int:
+    """Answer tokens of one optimiser step, so that an update of `steps_tokens` has some 40 steps or more."""
+    return min(BATCH_MOST, max(BATCH_LEAST, steps_tokens // STEPS_WANTED))
 
 
 def update_seed(seed: int, tenant: str, ordinal: int) -> int:

@@ -98,7 +98,10 @@ class TinyTenant:
             start = 0 if segment == 0 else first - 1
             stop = last - 1  # the newest token has been sampled, not fed to the target yet
             name = f"features/{request_id}/{segment}"
-            tensors = {"features": _data(features[start:stop]), "last_hidden": _data(last_hidden[start:stop])}
+            tensors = {
+                "features": as_data(features[start:stop]),
+                "last_hidden": as_data(last_hidden[start:stop]),
+            }
             stored = self._store.put(self._tenant, name, tensors)
             reference = FeatureReference(
                 uri=stored.uri,
@@ -155,5 +158,6 @@ class TinyTenant:
         return rows[tokens] @ self._models.projection, rows[following] * (8.0 / HIDDEN)
 
 
-def _data(tensor: torch.Tensor) -> TensorData:
+def as_data(tensor: torch.Tensor) -> TensorData:
+    """A float32 tensor as the store takes it."""
     return TensorData("F32", tuple(tensor.shape), tensor.contiguous().numpy().tobytes())

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-BATCH_TOKENS: Final = 1024
-"""Answer tokens of one optimiser step."""
 CHECKPOINT_STEPS: Final = 5
 GRADIENT_NORM: Final = 1.0
 _ROW_SLOTS: Final = 512

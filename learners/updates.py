@@ -17,8 +17,8 @@ from learners.gate import decide
 from learners.mlflow import TrackingError
 from learners.records import UpdatePlan, UpdateReport, UpdateState
 from learners.replay import ReplayError
-from learners.selection import split, token_steps, update_seed
-from learners.training import BATCH_TOKENS, Trainer
+from learners.selection import batch_tokens, split, token_steps, update_seed
+from learners.training import Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -107,6 +107,7 @@ class Updater:
         )
         tokens = sum(request.tokens for request in chosen.training)
         ordinal = len(earlier) + 1
+        budget = token_steps(tokens, settings.update_token_steps)
         partitions = {request.partition for request in chosen.training}
         spans = {
             partition: [request for request in chosen.training if request.partition == partition]
@@ -122,8 +123,8 @@ class Updater:
             holdout=tuple(request.number for request in chosen.holdout),
             warm_start=champion if warm else None,
             tokens=tokens,
-            token_steps=token_steps(tokens, settings.update_token_steps),
-            batch_tokens=BATCH_TOKENS,
+            token_steps=budget,
+            batch_tokens=batch_tokens(budget),
             learning_rate=settings.learning_rate,
             rank=settings.rank,
             unroll_depth=settings.unroll_depth,
@@ -151,6 +152,8 @@ class Updater:
                 update = self._train_and_judge(update, at)
             at("publishing")
         except (AbandonedError, ReplayError) as error:
+            if isinstance(error, ReplayError):
+                self._ledger.evict([error.number])
             _log.warning(
                 "update abandoned", tenant=update.plan.tenant, update=update.plan.ordinal, why=str(error)
             )

@@ -1,0 +1,119 @@
+"""Segments become one sequence with every row at its position, or are left out for a stated reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+import torch
+
+from learners.features import Assembler, LeftOutError, digest_of
+from learners.testing import HIDDEN, LAYERS, TinyModels, TinyTenant, as_data
+
+if TYPE_CHECKING:
+    from collectors.store import TensorStore
+
+
+def test_segments_join_to_the_same_sequence_as_one_record(models: TinyModels, store: TensorStore) -> None:
+    """A request in three segments gives the tokens and rows that it gives in one."""
+    assembler = Assembler(store, LAYERS, HIDDEN, None)
+    whole, parts = (
+        assembler.assemble(TinyTenant(models, store, name).request(segments=count))
+        for name, count in (("whole", 1), ("parts", 3))
+    )
+    assert torch.equal(whole.token_ids, parts.token_ids)
+    assert torch.equal(whole.features, parts.features)
+    assert torch.equal(whole.last_hidden, parts.last_hidden)
+    assert digest_of(whole) == digest_of(parts)
+
+
+def test_a_gap_between_segments_leaves_the_request_out(models: TinyModels, store: TensorStore) -> None:
+    """Rows that do not continue where the segment before ended would misalign everything after them."""
+    first, second = TinyTenant(models, store, "acme").request(segments=2)
+    assert second.features is not None
+    shifted = msgspec.structs.replace(
+        second,
+        features=msgspec.structs.replace(second.features, feature_start=second.features.feature_start + 1),
+    )
+    with pytest.raises(LeftOutError, match="missing_features"):
+        Assembler(store, LAYERS, HIDDEN, None).assemble([first, shifted])
+
+
+def test_after_a_prefix_cache_hit_the_missing_prefix_is_left_out(
+    models: TinyModels, store: TensorStore
+) -> None:
+    """Rows that begin in mid-prompt make a sequence that begins to draft no earlier than they do."""
+    (record,) = TinyTenant(models, store, "acme").request(prompt=8, answer=20)
+    full = Assembler(store, LAYERS, HIDDEN, None).assemble([record])
+    assert record.features is not None
+    tensors = full.features[5:-1], full.last_hidden[5:-1]
+    stored = store.put(
+        "acme",
+        "features/late",
+        {"features": as_data(tensors[0]), "last_hidden": as_data(tensors[1])},
+    )
+    late = msgspec.structs.replace(
+        record.features, uri=stored.uri, sha256=stored.sha256, feature_start=5, rows=len(tensors[0])
+    )
+    sequence = Assembler(store, LAYERS, HIDDEN, None).assemble(
+        [msgspec.structs.replace(record, features=late)]
+    )
+    assert sequence.feature_start == 5
+    assert sequence.first_query == full.first_query == 7
+    assert torch.equal(sequence.features, full.features[5:])
+
+
+def test_absent_features_are_recomputed_where_that_is_allowed(models: TinyModels, store: TensorStore) -> None:
+    """With `features: recomputed` the target runs over the tokens of a request recorded without features."""
+    (record,) = TinyTenant(models, store, "acme").request(prompt=4, answer=6)
+    seen: list[torch.Tensor] = []
+
+    def recompute(token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        seen.append(token_ids)
+        return torch.ones(len(token_ids), len(LAYERS) * HIDDEN), torch.ones(len(token_ids), HIDDEN)
+
+    assembler = Assembler(store, LAYERS, HIDDEN, recompute)
+    sequence = assembler.assemble([msgspec.structs.replace(record, features=None)])
+    assert seen[0].tolist() == record.prompt_ids + record.output_ids
+    assert sequence.feature_start == 0
+    assert bool((sequence.features == 1).all())
+
+
+def test_rows_missing_at_the_end_cut_the_text(models: TinyModels, store: TensorStore) -> None:
+    """Tokens beyond the last row cannot be judged, so the sequence ends one token after it."""
+    (record,) = TinyTenant(models, store, "acme").request(prompt=8, answer=20)
+    full = Assembler(store, LAYERS, HIDDEN, None).assemble([record])
+    assert record.features is not None
+    stored = store.put(
+        "acme",
+        "features/short",
+        {"features": as_data(full.features[:15]), "last_hidden": as_data(full.last_hidden[:15])},
+    )
+    short = msgspec.structs.replace(record.features, uri=stored.uri, sha256=stored.sha256, rows=15)
+    sequence = Assembler(store, LAYERS, HIDDEN, None).assemble(
+        [msgspec.structs.replace(record, features=short)]
+    )
+    assert torch.equal(sequence.token_ids, full.token_ids[:16])
+    assert torch.equal(sequence.features[:15], full.features[:15])
+
+
+def test_values_that_are_not_finite_never_reach_training(models: TinyModels, store: TensorStore) -> None:
+    """A feature object with a NaN is corrupt, however right its checksum."""
+    (record,) = TinyTenant(models, store, "acme").request()
+    assert record.features is not None
+    rows = record.features.rows
+    tensors = {
+        "features": as_data(torch.full((rows, HIDDEN * len(LAYERS)), float("nan"))),
+        "last_hidden": as_data(torch.zeros(rows, HIDDEN)),
+    }
+    stored = store.put("acme", "features/nan", tensors)
+    bad = msgspec.structs.replace(record.features, uri=stored.uri, sha256=stored.sha256)
+    with pytest.raises(LeftOutError, match="corrupt_features"):
+        Assembler(store, LAYERS, HIDDEN, None).assemble([msgspec.structs.replace(record, features=bad)])
+
+
+def test_features_of_other_layers_are_left_out(models: TinyModels, store: TensorStore) -> None:
+    """A drafter can only learn from the layers that it reads."""
+    with pytest.raises(LeftOutError, match="mismatched_features"):
+        Assembler(store, (0, 1, 5), HIDDEN, None).assemble(TinyTenant(models, store, "acme").request())
