@@ -42,3 +42,35 @@ def test_tracebacks_show_no_local_variables(capsys: pytest.CaptureFixture[str], 
     assert "customer's words" not in written
     if as_json:
         assert json.loads(written)["role"] == "test"
+
+
+def test_json_lines_carry_role_level_time_and_context(capsys: pytest.CaptureFixture[str]) -> None:
+    """One JSON object per line, what is bound to the context included; debug lines are left out."""
+    log.configure("endpoint", json=True)
+    logger = structlog.get_logger("tests")
+    with structlog.contextvars.bound_contextvars(tenant="acme"):
+        logger.debug("not this")
+        logger.info("served", status=200)
+    logger.warning("alone")
+    served, alone = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    timestamp = served.pop("timestamp")
+    assert timestamp.endswith("Z")
+    assert served == {"event": "served", "level": "info", "role": "endpoint", "status": 200, "tenant": "acme"}
+    assert "tenant" not in alone
+
+
+def test_json_is_the_default_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    """Stderr that is no terminal gets JSON."""
+    log.configure("endpoint")
+    structlog.get_logger("tests").info("started")
+    assert json.loads(capsys.readouterr().err)["event"] == "started"
+
+
+def test_people_get_readable_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not JSON, and the fields are there."""
+    log.configure("endpoint", json=False)
+    structlog.get_logger("tests").info("started", port=8000)
+    written = capsys.readouterr().err
+    assert not written.startswith("{")
+    assert "started" in written
+    assert "8000" in written
