@@ -87,7 +87,7 @@ async def _serve(settings: Settings, identity: Identity, parsed: Any) -> None:
         app = build_app(parsed, tasks, client.model_config)
         engine = AsyncEngine(client, asyncio.get_running_loop())
         _add_engine_route(app, client)
-        # Outermost, over the stack that vLLM has already built: nothing of it sees an unauthenticated request.
+        # Outermost, over the stack that vLLM already built: nothing in it sees an unauthenticated request.
         app.middleware_stack = Gateway(
             app.middleware_stack or app.build_middleware_stack(),
             directory=directory,

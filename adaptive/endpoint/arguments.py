@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from adaptive.engine.config import CaptureConfig, EngineConfig
 
@@ -13,8 +13,16 @@ if TYPE_CHECKING:
     from adaptive.endpoint.identity import Identity
     from adaptive.settings import Settings
 
-OWNED = ("--api-server-count", "--worker-cls", "--scheduler-cls", "--additional-config", "--api-key")
-"""vLLM flags that the endpoint sets or that would break it."""
+OWNED: Final = (
+    "--api-server-count",
+    "-asc",
+    "--worker-cls",
+    "--scheduler-cls",
+    "--additional-config",
+    "--api-key",
+    "--config",
+)
+"""vLLM flags that the endpoint sets or that would break it (a config file may hold any of them)."""
 
 
 class ArgumentError(ValueError):
@@ -45,8 +53,8 @@ def vllm_arguments(settings: Settings, identity: Identity, extra: Sequence[str])
         ArgumentError: `extra` holds a flag that the endpoint owns.
     """
     for argument in extra:
-        flag = argument.split("=", 1)[0]
-        if flag in OWNED:
+        flag = _owned(argument)
+        if flag is not None:
             raise ArgumentError(
                 f"{flag} cannot be passed: one API-server process per engine carries the tenants' accounts "
                 "and policies, and the plugin sets its own classes; start another endpoint instead"
@@ -75,3 +83,11 @@ def vllm_arguments(settings: Settings, identity: Identity, extra: Sequence[str])
         "--disable-fastapi-docs",
         *extra,
     ]  # fmt: skip
+
+
+def _owned(argument: str) -> str | None:
+    """The owned flag an argument stands for: vLLM takes underscores, abbreviations and dotted keys too."""
+    flag = argument.split("=", 1)[0].split(".", 1)[0].replace("_", "-")
+    if len(flag) <= 2:  # "--", or too short to be clear to vLLM
+        return None
+    return next((owned for owned in OWNED if owned.startswith(flag)), None)
