@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import httpx
 from rich.console import Console
 from rich.live import Live
 
 from adaptive.demo import report, view
-from adaptive.demo.client import AdminClient, EndpointClient
+from adaptive.demo.client import AdminClient, EndpointClient, RequestFailedError
 from adaptive.demo.probe import ArmResult, probe
 from adaptive.demo.traffic import TrafficPlayer
 from adaptive.internal_key import internal_key
-from adaptive.up.stack import Stack
+from adaptive.up.stack import Stack, StackError
 from adaptive.workloads import load
 from learners.status import read_status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from adaptive.contracts import Arm
     from adaptive.settings import Settings
@@ -32,7 +35,7 @@ CONCURRENCY: Final = 2
 MAX_TOKENS: Final = 96
 PROBE_SHARE: Final = 0.35
 """Of the time that is left once everything runs."""
-LEAST_PROBES: Final = 4
+LEAST_PROBES: Final = 2
 _FRAME_SECONDS: Final = 1.0
 
 
@@ -48,7 +51,8 @@ class Demo:
     """One bounded run."""
 
     def __init__(self, settings: Settings, minutes: float, output: Path, console: Console) -> None:
-        self._settings = settings.model_copy(update={"acceptance_details": True})
+        home = _fresh_home(settings, output.parent / "home")
+        self._settings = settings.model_copy(update={"acceptance_details": True, "home": home})
         self._deadline = time.monotonic() + 60 * minutes
         self._output = output
         self._console = console
@@ -63,7 +67,7 @@ class Demo:
             )
             tenants = [self._tenant(name, admin) for name in TENANTS]
             left = self._deadline - time.monotonic()
-            self._traffic(tenants, admin, time.monotonic() + (1 - PROBE_SHARE) * left)
+            self._traffic(stack, tenants, admin, time.monotonic() + (1 - PROBE_SHARE) * left)
             crashed = stack.crashes()
             results = self._probe(tenants)
             versions = {tenant.name: admin.versions(tenant.name) for tenant in tenants}
@@ -94,7 +98,7 @@ class Demo:
         )
         return _Tenant(name, key, player, {})
 
-    def _traffic(self, tenants: list[_Tenant], admin: AdminClient, until: float) -> None:
+    def _traffic(self, stack: Stack, tenants: list[_Tenant], admin: AdminClient, until: float) -> None:
         """Play both tenants' traffic while the learners follow it."""
         _wait_for_keys([self._client(tenant.key) for tenant in tenants])
         began = time.monotonic()
@@ -102,6 +106,8 @@ class Demo:
             tenant.player.start()
         with Live(console=self._console, auto_refresh=False) as live:
             while time.monotonic() < until:
+                if stack.failure is not None:
+                    raise stack.failure
                 for tenant in tenants:
                     tenant.state = admin.tenant(tenant.name)
                 live.update(self._frame("traffic and learning", tenants, began), refresh=True)
@@ -181,6 +187,16 @@ class Demo:
         return 1 if failed or crashed else 0
 
 
+def _fresh_home(settings: Settings, home: Path) -> Path:
+    """An empty state directory, so that every run starts from turbo; prepared models are shared."""
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    models = (settings.home / "models").resolve()
+    models.mkdir(parents=True, exist_ok=True)
+    (home / "models").symlink_to(models)
+    return home.resolve()
+
+
 def _progress(update: Callable[[str], None], tenant: str) -> Callable[[int, int], None]:
     return lambda done, total: update(f"probing {tenant}: {done} of at most {total} prompts, three arms each")
 
@@ -192,8 +208,8 @@ def _wait_for_keys(clients: list[EndpointClient], seconds: float = 30.0) -> None
         while not client.authorized():
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"the endpoint did not learn of a new key within {seconds:.0f} s: see the logs of serve and "
-                    "control"
+                    f"the endpoint did not learn of a new key within {seconds:.0f} s: see the logs of "
+                    "serve and control"
                 )
             time.sleep(0.2)
         client.close()
@@ -201,4 +217,10 @@ def _wait_for_keys(clients: list[EndpointClient], seconds: float = 30.0) -> None
 
 def run(settings: Settings, minutes: float, output: Path) -> int:
     """Run the demo; the exit code."""
-    return Demo(settings, minutes, output, Console()).run()
+    console = Console()
+    try:
+        return Demo(settings, minutes, output, console).run()
+    except (StackError, RequestFailedError, TimeoutError, httpx.HTTPError) as error:
+        console.print(f"[red]the demo failed: {error}")
+        console.print(f"logs: {output.parent / 'home' / 'logs'}")
+        return 1

@@ -17,11 +17,12 @@ def expand(
     cumulative_tokens: torch.Tensor,
     replace_from: int,
     replace_to: int,
+    *_block: int,
     **_launch: int,
 ) -> None:
     """Repeat `input_values[i]` for every token of request i, writing `output` in place.
 
-    Called with the kernel's arguments by position and its launch constants by name.
+    The kernel's launch constants follow, by position or by name.
 
     Args:
         output: [tokens], any dtype.
@@ -29,7 +30,8 @@ def expand(
         cumulative_tokens: [requests], inclusive cumulative token counts.
         replace_from: value to replace.
         replace_to: its replacement.
-        _launch: the Triton kernel's launch constants, meaningless here.
+        _block: the Triton kernel's launch constants, meaningless here.
+        _launch: the same, by name.
     """
     values = torch.where(
         input_values == replace_from, torch.full_like(input_values, replace_to), input_values
