@@ -1,0 +1,57 @@
+"""What the end-to-end tests do with a running service."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adaptive.demo.client import AdminClient, EndpointClient
+from adaptive.demo.traffic import TrafficPlayer
+from adaptive.internal_key import internal_key
+from adaptive.workloads import load
+from learners.status import LearnerStatus, read_status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from adaptive.settings import Settings
+    from adaptive.up.stack import Stack
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Service:
+    """A stack and its clients."""
+
+    def __init__(self, settings: Settings, stack: Stack) -> None:
+        self.settings = settings
+        self.stack = stack
+        self.admin = AdminClient(f"http://{settings.host}:{settings.control_port}", stack.admin_key)
+
+    def client(self, key: str) -> EndpointClient:
+        """A tenant's client."""
+        url = f"http://{self.settings.host}:{self.settings.endpoint_port}"
+        return EndpointClient(url, key, self.settings.model, internal_key(self.settings))
+
+    def tenant(self, name: str) -> EndpointClient:
+        """Create a learning tenant and wait until the endpoint knows its key."""
+        client = self.client(self.admin.create_tenant(name))
+        wait_until(client.authorized, 30, f"the endpoint to learn the key of {name}")
+        return client
+
+    def traffic(self, client_key: Callable[[], EndpointClient], workload: str) -> TrafficPlayer:
+        """Players of a workload's traffic, not started."""
+        return TrafficPlayer(client_key, load(workload).traffic, concurrency=3, max_tokens=64)
+
+    def learner(self) -> LearnerStatus | None:
+        """The learner's own report."""
+        return read_status(self.settings.home / "learner" / "status.json")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Poll until `condition` holds; AssertionError naming `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
+        time.sleep(0.2)

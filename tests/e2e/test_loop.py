@@ -1,0 +1,105 @@
+"""The loop closes on real parts, and no part's death stops serving."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from adaptive.contracts import Arm
+from adaptive.workloads import load
+from tests.e2e.service import wait_until
+
+if TYPE_CHECKING:
+    from tests.e2e.service import Service
+
+PROMPT = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+def test_traffic_becomes_an_adapter_in_service_although_the_learner_is_killed(service: Service) -> None:
+    """A far tenant's traffic is learned from and its adapter put in service without a failed request.
+
+    The learner is killed in mid-training: serving goes on, it resumes from ledger, offset and checkpoint, and no
+    trace is used twice.
+    """
+    key = service.admin.create_tenant("idioma")
+    client = service.client(key)
+    wait_until(client.authorized, 30, "the endpoint to learn the key")
+    player = service.traffic(lambda: service.client(key), "idioma")
+    player.start()
+    try:
+        wait_until(lambda: training_step(service, "idioma") > 2, 400, "an update in mid-training")
+        status = service.learner()
+        assert status is not None
+        os.kill(status.pid, signal.SIGKILL)
+        served = player.served
+        wait_until(lambda: player.served > served + 5, 120, "requests served after the learner's death")
+        wait_until(lambda: restarted(service, status.pid), 120, "the learner to run again")
+        wait_until(lambda: bool(service.admin.tenant("idioma")["champion"]), 400, "an adapter in service")
+    finally:
+        player.stop()
+    assert player.failed == 0, player.errors
+    champion = service.admin.tenant("idioma")["champion"]
+    wait_until(
+        lambda: client.complete(PROMPT, max_tokens=4, temperature=0, arm=Arm.ADAPTER).version >= champion,
+        30,
+        "the endpoint to serve the champion",
+    )
+    assert max(client.engine()["pauses_ms"]) < 20
+    learned = service.learner()
+    assert learned is not None
+    assert learned.tenants["idioma"].requests <= player.served
+
+
+def test_serving_goes_on_with_the_last_policy_without_a_controller(service: Service) -> None:
+    """With the controller killed, known keys still work and the arm in force still drafts."""
+    key = service.admin.create_tenant("steady")
+    client = service.client(key)
+    wait_until(client.authorized, 30, "the endpoint to learn the key")
+    before = client.complete(PROMPT, max_tokens=16, temperature=0)
+    service.stack.processes["control"].kill()
+    answers = [client.complete(PROMPT, max_tokens=16, temperature=0) for _ in range(5)]
+    assert {answer.output_tokens for answer in answers} == {before.output_tokens}
+    wait_until(lambda: reachable(service), 60, "the supervisor to start the controller again")
+
+
+def test_control_shares_are_answered_alike(service: Service) -> None:
+    """Off, turbo and adapter give the same greedy answer length through the whole stack."""
+    key = service.admin.create_tenant("alike")
+    client = service.client(key)
+    wait_until(client.authorized, 30, "the endpoint to learn the key")
+    prompt = load("idioma").probe[0].messages
+    lengths = {
+        client.complete(prompt, max_tokens=48, temperature=0, arm=arm).output_tokens
+        for arm in (Arm.OFF, Arm.TURBO, Arm.ADAPTER)
+    }
+    assert len(lengths) == 1
+
+
+def training_step(service: Service, tenant: str) -> int:
+    """Training step the learner is at, 0 while it is not training."""
+    status = service.learner()
+    state = status.tenants[tenant].training if status is not None and tenant in status.tenants else ""
+    return int(state.removeprefix("training step ").split("/")[0]) if state.startswith("training step") else 0
+
+
+def restarted(service: Service, old_pid: int) -> bool:
+    """Whether another learner process is running."""
+    status = service.learner()
+    return (
+        status is not None
+        and status.state == "running"
+        and status.pid != old_pid
+        and time.time() - status.updated_at < 10
+    )
+
+
+def reachable(service: Service) -> bool:
+    """Whether the controller answers."""
+    import httpx  # noqa: PLC0415  only here
+
+    try:
+        return bool(service.admin.tenant("steady"))
+    except httpx.HTTPError:
+        return False
