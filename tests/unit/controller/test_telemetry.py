@@ -8,10 +8,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select
 
-from adaptive.contracts import Arm, ArmCounters, EngineTelemetry
+from adaptive.contracts import (
+    TOPIC_DRAFTER_PUBLISHED,
+    TOPIC_ENGINE_TELEMETRY,
+    Arm,
+    ArmCounters,
+    EngineTelemetry,
+)
 from controller.database import Database
 from controller.models import ArmSample, ArmTotal, Tenant
 from controller.telemetry import SAMPLE_RETENTION_SECONDS, prune, record_telemetry
+from controller.workers import GROUP
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +75,7 @@ def database(path: Path) -> Database:
     return made
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(rounds=increments)
 def test_totals_are_exact_whatever_is_lost_repeated_or_restarted(
     tmp_path: Path, rounds: list[tuple[int, int, bool]]
@@ -143,3 +150,15 @@ def test_a_restarted_controller_goes_on_from_the_last_report(bench: Bench) -> No
     bench.clock.now += 1
     bench.report([newest])
     assert bench.tenant()["arms"][0]["verify_steps"] == 30
+
+
+def test_what_was_recorded_is_not_read_again(bench: Bench) -> None:
+    """The controller's place in the log moves on with what its database holds."""
+    bench.create()
+    bench.publish(1)
+    bench.report([ArmCounters("acme", Arm.TURBO, 0, requests=1)])
+    bench.control.policy.reset()
+    consumer = bench.transport.consumer([TOPIC_DRAFTER_PUBLISHED, TOPIC_ENGINE_TELEMETRY], GROUP)
+    assert consumer.poll(0.2) == []
+    assert set(consumer.lag().values()) == {0}
+    consumer.close()
