@@ -122,11 +122,16 @@ class Learner:
         """One round: take traces in, then bring one update (an interrupted one first) to its end."""
         self._take_in(POLL_SECONDS)
         self._wait_while_paused()
-        update = self._ledger.unfinished_update() or self._next_update()
+        update = self._ledger.unfinished_update()
         if update is None:
             self._keep_house()
-            self._report("running")
-            return
+            update = self._next_update()
+        if update is not None:
+            self._bring_to_its_end(update)
+        self._error = None
+        self._report("running")
+
+    def _bring_to_its_end(self, update: Update) -> None:
         self._active = update
         try:
             ended = self._updater.proceed(update, self._at)
@@ -139,9 +144,7 @@ class Learner:
             raise
         finally:
             self._active, self._doing = None, "idle"
-        self._error = None
         self._remember(ended)
-        self._report("running")
 
     def _next_update(self) -> Update | None:
         """Plan an update for the tenant that is due and has waited longest."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -31,7 +32,8 @@ class LearnerActor:
     Ray restarts the process whenever it dies; the constructor then takes up ledger, offsets and checkpoint.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, directory: str) -> None:
+        os.chdir(directory)  # settings may name relative paths
         paths = LearnerPaths(settings.home)
         configure("learner", json=True)
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(paths.log.open("a", buffering=1)))
@@ -120,7 +122,7 @@ class RayLearner:
 
     def _start(self) -> Any:
         actor = self._ray.remote(LearnerActor).options(num_cpus=0, max_restarts=-1, name="learner-0")
-        return actor.remote(self._settings)
+        return actor.remote(self._settings, str(Path.cwd()))
 
 
 def _first_line(error: Exception) -> str:
