@@ -64,6 +64,7 @@ def call(
         "type": "http",
         "method": method,
         "path": path,
+        "query_string": b"",
         "headers": [
             (name.lower().encode(), value if isinstance(value, bytes) else value.encode())
             for name, value in (headers or {}).items()
