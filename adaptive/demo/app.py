@@ -166,20 +166,21 @@ class Demo:
         crashed: list[str],
     ) -> int:
         failed = sum(tenant.player.failed for tenant in tenants)
+        reports = {name: report.tenant_report(arms, versions[name]) for name, arms in results.items()}
         document = {
             "target": Path(self._settings.model).name,
-            "tenants": {name: report.tenant_report(arms, versions[name]) for name, arms in results.items()},
+            "tenants": reports,
             "requests_served": sum(tenant.player.served for tenant in tenants),
             "requests_failed": failed,
             "swap_pause_ms": report.pauses_report(engine["pauses_ms"]),
             "duration_seconds": time.monotonic() - self._started,
         }
         report.write(self._output, document)
-        self._console.print(view.summary(document["tenants"]))
+        self._console.print(view.summary(reports))
         self._console.print(f"report: {self._output}")
         for tenant in tenants:
             for error in tenant.player.errors[:3]:
-                self._console.print(f"[red]{tenant.name}: {error}")
+                self._console.print(f"{tenant.name}: {error}", style="red", markup=False)
         for name in crashed:
             self._console.print(
                 f"[red]{name} crashed during the run: see {self._settings.home}/logs/{name}.log"
@@ -221,6 +222,6 @@ def run(settings: Settings, minutes: float, output: Path) -> int:
     try:
         return Demo(settings, minutes, output, console).run()
     except (StackError, RequestFailedError, TimeoutError, httpx.HTTPError) as error:
-        console.print(f"[red]the demo failed: {error}")
+        console.print(f"the demo failed: {error}", style="red", markup=False)
         console.print(f"logs: {output.parent / 'home' / 'logs'}")
         return 1

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from adaptive.contracts import Arm
+    from adaptive.workloads import Message
 
 _TIMEOUT: Final = httpx.Timeout(300.0, connect=10.0)
 
@@ -46,7 +47,7 @@ class EndpointClient:
 
     def complete(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Message],
         *,
         max_tokens: int,
         temperature: float,
@@ -63,7 +64,7 @@ class EndpointClient:
             arm: force this arm (needs the internal key; never becomes training data).
 
         Raises:
-            RequestFailedError: transport error or a status other than 200.
+            RequestFailedError: transport error, a status other than 200, or an answer that is none.
         """
         headers = (
             {}
@@ -86,17 +87,12 @@ class EndpointClient:
         seconds = time.perf_counter() - started
         if response.status_code != httpx.codes.OK:
             raise RequestFailedError(f"HTTP {response.status_code}: {response.text[:300]}")
-        answer = response.json()
-        details = (answer.get("metrics") or {}).get("speculative_decoding") or {}
-        return Completion(
-            output_tokens=answer["usage"]["completion_tokens"],
-            seconds=seconds,
-            drafter=response.headers["x-adaptive-drafter"],
-            version=int(response.headers["x-adaptive-drafter-version"]),
-            verify_steps=details.get("num_spec_steps", 0),
-            accepted=details.get("num_accepted_draft_tokens", 0),
-            histogram=tuple(details.get("acceptance_histogram", ())),
-        )
+        try:
+            return _completion(response, seconds)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise RequestFailedError(
+                f"not an answer of the endpoint ({type(error).__name__}: {error}): {response.text[:300]}"
+            ) from error
 
     def authorized(self) -> bool:
         """Whether the endpoint knows the key."""
@@ -112,6 +108,20 @@ class EndpointClient:
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+
+
+def _completion(response: httpx.Response, seconds: float) -> Completion:
+    answer = response.json()
+    details = (answer.get("metrics") or {}).get("speculative_decoding") or {}
+    return Completion(
+        output_tokens=answer["usage"]["completion_tokens"],
+        seconds=seconds,
+        drafter=response.headers["x-adaptive-drafter"],
+        version=int(response.headers["x-adaptive-drafter-version"]),
+        verify_steps=details.get("num_spec_steps", 0),
+        accepted=details.get("num_accepted_draft_tokens", 0),
+        histogram=tuple(details.get("acceptance_histogram", ())),
+    )
 
 
 class AdminClient:
