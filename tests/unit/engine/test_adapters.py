@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -50,7 +50,6 @@ def dense(
     return expected
 
 
-@settings(deadline=None)
 @given(data=st.data(), seed=st.integers(0, 1000))
 def test_add_delta_equals_the_dense_reference(data: st.DataObject, seed: int) -> None:
     """Rows of any slots in any order each get their own adapter, all other rows stay as they were."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptive.contracts import Arm, SamplingSummary
@@ -126,7 +126,6 @@ def test_a_segment_is_full_after_256_verify_steps() -> None:
     assert not made.full
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.booleans()), max_size=30))
 def test_segments_concatenate_to_the_whole_request(steps: list[tuple[int, int, bool]]) -> None:
     """Outputs chain by output_start, offsets point at a step's first token, only segment 0 has the prompt."""

@@ -110,7 +110,7 @@ class SlotMachine(RuleBasedStateMachine):
         assert {slot.tenant: slot.version for slot in occupied.values() if slot.current} == self.current
 
 
-SlotMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+SlotMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestSlotMachine = SlotMachine.TestCase
 
 
