@@ -92,7 +92,7 @@ def show(settings: Settings, tenant: TenantId, as_json: AsJson = False) -> None:
     if item["arms"]:
         typer.echo()
         print_table(
-            ("ARM", "VERSION", "REQUESTS", "VERIFY STEPS", "TAU", "ACCEPTANCE", "TOKENS", "TOKENS/ENGINE S"),
+            ("ARM", "VERSION", "REQUESTS", "VERIFY STEPS", "TAU", "ACCEPTANCE", "TOKENS", "TOKENS/S"),
             (
                 (
                     arm["arm"],

@@ -77,7 +77,7 @@ class RoleProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=dict(self._environment),
+                env={**self._environment, **self.role.environment},
                 start_new_session=True,
             )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from adaptive.up.addresses import base_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from adaptive.settings import Settings
@@ -36,8 +36,10 @@ class Role:
     port: int | None = None
     start_seconds: float = 120.0
     drain_seconds: float = 30.0
-    remedy: str = field(default="")
+    remedy: str = ""
     """What to do where its port is taken."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Besides that of all roles."""
 
 
 def standard_roles(settings: Settings, mlflow_port: int | None = None) -> tuple[Role, ...]:
@@ -87,6 +89,8 @@ def standard_roles(settings: Settings, mlflow_port: int | None = None) -> tuple[
                 ready=lambda _: answers(f"http://127.0.0.1:{mlflow_port}/health"),
                 port=mlflow_port,
                 remedy="--mlflow-port",
+                # Its background jobs, which nothing here uses, are nine more processes.
+                environment={"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
             )
         )
     return tuple(roles)
