@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 TEMPERATURES = (0.2, 0.5, 0.6, 0.7, 0.8, 1.0)
 TRAIN_SEED, EVALUATION_SEED = 1, 2
-SINGLE_LIMIT, FIRST_LIMIT, SECOND_LIMIT = 256, 160, 160
+TURN_LIMIT = 256
 EVALUATION_LIMIT = 224
 
 
@@ -49,9 +50,16 @@ def training_jobs(tokenizer: PreTrainedTokenizerBase, count: int) -> list[Job]:
     tails = _ids(tokenizer, [turn.format(prompt.follow_up) if prompt.follow_up else "" for prompt in prompts])
     pick = random.Random(TRAIN_SEED).choice  # noqa: S311  # sampling, not secrets
     return [
-        Job(head, FIRST_LIMIT if tail else SINGLE_LIMIT, pick(TEMPERATURES), tail)
+        Job(head, TURN_LIMIT, pick(TEMPERATURES), tail)
         for head, tail in zip(heads, tails, strict=True)
     ]
+
+
+def fit(job: Job, slots: int) -> Job:
+    """Bound the answers so that two conversations of one turn, or one of two turns, fill a row of `slots`."""
+    used = len(job.prompt) + len(job.follow_up)
+    room = (slots - used - 8) // 2 if job.follow_up else slots // 2 - used
+    return dataclasses.replace(job, limit=max(32, room))
 
 
 def broad_evaluation(tokenizer: PreTrainedTokenizerBase, count: int) -> list[list[int]]:

@@ -13,7 +13,7 @@ import typer
 from adaptive.speculator.checkpoint import fingerprint, load_turbo, save_turbo
 from adaptive.speculator.config import SpeculatorConfig
 from deploy.models.generate import Job, Text, generate
-from deploy.models.jobs import load_jobs
+from deploy.models.jobs import fit, load_jobs
 from deploy.models.llama import Llama, Runner
 from deploy.models.measure import measure
 from deploy.models.rows import FeatureStore, Rows, pack, target_features
@@ -88,7 +88,7 @@ def train(
     llama = Llama.from_directory(target, device, dtype)
     runner = Runner(llama, compiled=device != "cpu")
     sets = load_jobs(jobs_file)
-    work = sets["train"][:limit] if limit else sets["train"]
+    work = [fit(job, SLOTS) for job in (sets["train"][:limit] if limit else sets["train"])]
     clock.lap("load")
     text = generate(runner, work, rows=rows, length=LENGTH, end=2, device=device)
     _free(device)
