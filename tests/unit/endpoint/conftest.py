@@ -1,4 +1,4 @@
-"""Model directories of a few bytes."""
+"""Model directories of a few bytes, and an agent's surroundings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from adaptive.endpoint import agent as agent_module
 from adaptive.speculator.config import SpeculatorConfig
+from tests.unit.endpoint.service import Stack
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -33,3 +36,14 @@ def turbo(tmp_path: Path) -> Path:
     (directory / "config.json").write_text(json.dumps(config.to_checkpoint_config()))
     (directory / "model.safetensors").write_bytes(b"turbo weights")
     return directory
+
+
+@pytest.fixture
+def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
+    """A home with an empty log; its agent runs rounds as fast as it can."""
+    monkeypatch.setattr(agent_module, "_POLL_SECONDS", 0.005)
+    monkeypatch.setattr(agent_module, "_RETRY_SECONDS", 0.02)
+    made = Stack(tmp_path)
+    yield made
+    made.stop()
+    made.log.close()

@@ -1,0 +1,216 @@
+"""A home with a real log and a real store, a fake engine, and an agent between them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from adaptive import contracts
+from adaptive.contracts import AdapterReference, EngineTelemetry, PolicyDecided, TenantChanged
+from adaptive.endpoint.agent import Agent
+from adaptive.endpoint.errors import EndpointError
+from adaptive.endpoint.tenants import TenantDirectory
+from adaptive.settings import Settings
+from collectors.open import open_transport
+from collectors.store import TensorStore
+from collectors.transport import Transport, TransportUnavailableError
+from tests.unit.endpoint.records import TARGET, TURBO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ENGINE = "127.0.0.1:8000"
+
+
+class Engine:
+    """Keeps what the worker would hold; fails where a test asks it to."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.staged: dict[tuple[str, int], bytes] = {}
+        self.refuse: dict[tuple[str, int], str] = {}
+        self.full = False
+        self.broken = False
+        self.slots: dict[str, dict[str, Any]] = {}
+        self.pauses: list[float] = []
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Run an RPC."""
+        if self.broken:
+            raise TimeoutError("the engine does not answer")
+        if method != "adapter_info":
+            self.calls.append((method, *args))
+        return getattr(self, method)(*args)
+
+    def stage_adapter(self, tenant: str, version: int, path: str) -> None:
+        """Read the file."""
+        with open(path, "rb") as file:  # noqa: PTH123  as text comes from the agent
+            self.staged[tenant, version] = file.read()
+
+    def staged_adapter(self, tenant: str, version: int) -> tuple[str, str]:
+        """What became of it."""
+        if (tenant, version) in self.refuse:
+            return "refused", self.refuse[tenant, version]
+        return ("ready", "") if (tenant, version) in self.staged else ("absent", "")
+
+    def commit_adapter(self, tenant: str, version: int, weight: float) -> dict[str, Any]:
+        """Put it in service."""
+        if self.full:
+            return {"error": f"no free adapter slot for tenant {tenant!r}", "retry": True}
+        del self.staged[tenant, version]
+        self.slots[tenant] = {
+            "slot": 1,
+            "tenant": tenant,
+            "version": version,
+            "weight": weight,
+            "requests": 0,
+        }
+        self.pauses.append(0.5)
+        return {"slot": 1, "pause_ms": 0.5}
+
+    def retire_adapter(self, tenant: str) -> None:
+        """Back to turbo."""
+        self.slots.pop(tenant, None)
+
+    def set_policy(self, tenant: str, weight: float) -> None:
+        """A new weight."""
+        self.slots[tenant]["weight"] = weight
+
+    def adapter_info(self) -> dict[str, Any]:
+        """As the worker reports."""
+        counter = {"tenant": "acme", "arm": "turbo", "version": 0, "requests": 2, "verify_steps": 5}
+        return {
+            "counters": [counter],
+            "slots": list(self.slots.values()),
+            "requests": 0,
+            "pauses_ms": self.pauses,
+            "capture": {"published": 7, "dropped": 1, "queue_depth": 2},
+        }
+
+    def versions(self) -> dict[str, int]:
+        """Tenant -> version in service."""
+        return {tenant: slot["version"] for tenant, slot in self.slots.items()}
+
+
+class Stack:
+    """One home: log, store, engine, directory and as many agents, one after another, as a test wants."""
+
+    def __init__(self, home: Path) -> None:
+        self.settings = Settings(home=home, telemetry_seconds=0.02)
+        self.log = open_transport(self.settings.resolved_log_url)
+        self.store = TensorStore(self.settings.resolved_store_url)
+        self.telemetry = self.log.consumer([contracts.TOPIC_ENGINE_TELEMETRY], None)
+        self.reports: list[EngineTelemetry] = []
+        self.engine = Engine()
+        self.directory = TenantDirectory()
+        self.away = threading.Event()
+        self.agent: Agent | None = None
+
+    def open(self) -> Transport:
+        """The agent's own connection."""
+        if self.away.is_set():
+            raise TransportUnavailableError("the log is away")
+        return open_transport(self.settings.resolved_log_url)
+
+    def start(self) -> Agent:
+        """Start an agent over a fresh directory."""
+        self.directory = TenantDirectory()
+        self.agent = Agent(
+            self.settings,
+            self.engine,
+            self.directory,
+            self.open,
+            engine_id=ENGINE,
+            target_sha256=TARGET,
+            turbo_sha256=TURBO,
+        )
+        self.agent.start()
+        return self.agent
+
+    def stop(self) -> None:
+        """Stop the agent, if one runs."""
+        if self.agent is not None:
+            self.agent.stop()
+            self.agent = None
+
+    def tell(self, message: TenantChanged | PolicyDecided) -> None:
+        """Write an account or a policy as the controller does."""
+        topic = (
+            contracts.TOPIC_TENANT_CHANGED
+            if isinstance(message, TenantChanged)
+            else contracts.TOPIC_POLICY_DECIDED
+        )
+        self.log.send(topic, message.tenant, contracts.encode(message))
+
+    def adapter(self, tenant: str = "acme", version: int = 1, **changes: Any) -> AdapterReference:
+        """Store an adapter and name it."""
+        path = self.settings.home / "made.safetensors"
+        path.write_bytes(f"{tenant}@{version}".encode())
+        stored = self.store.put_file(tenant, f"adapters/{version}.safetensors", path)
+        fields: dict[str, Any] = {
+            "tenant": tenant,
+            "version": version,
+            "uri": stored.uri,
+            "sha256": stored.sha256,
+            "target_sha256": TARGET,
+            "turbo_sha256": TURBO,
+            "rank": 8,
+        }
+        return AdapterReference(**(fields | changes))
+
+    def report(self) -> EngineTelemetry | None:
+        """The newest telemetry."""
+        for record in self.telemetry.poll(0.0):
+            assert record.key == ENGINE
+            assert record.value is not None
+            self.reports.append(contracts.decode(record.value, EngineTelemetry))
+        return self.reports[-1] if self.reports else None
+
+    def acknowledged(self, tenant: str = "acme") -> int | None:
+        """Policy version in force, as telemetry says."""
+        report = self.report()
+        return report.acknowledged.get(tenant) if report is not None else None
+
+    def acknowledges(self, policy_version: int) -> bool:
+        """Whether acme's policy is in force."""
+        return self.acknowledged() == policy_version
+
+    def refusal(self, tenant: str = "acme") -> tuple[int, str] | None:
+        """Policy version refused and why, as telemetry says."""
+        report = self.report()
+        if report is None or tenant not in report.refused:
+            return None
+        return report.refused_policies[tenant], report.refused[tenant]
+
+    def knows(self, key: str) -> bool:
+        """Whether the endpoint would serve a key."""
+        try:
+            self.directory.authenticate(f"Bearer {key}")
+        except EndpointError:
+            return False
+        return True
+
+    def saved(self) -> dict[str, Any]:
+        """The state file."""
+        path = self.settings.home / "endpoint" / "state.json"
+        state: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return state
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.005)
+
+
+def next_report(stack: Stack, count: int = 2) -> EngineTelemetry:
+    """A report that was begun after this call."""
+    stack.report()
+    seen = len(stack.reports)
+    eventually(lambda: stack.report() and len(stack.reports) >= seen + count)
+    return stack.reports[-1]
