@@ -1,1 +1,1 @@
-"""The drafter in plain torch: head, adapter, loss, evaluation. Shared by the engine's checks, the learners and the recipe."""
+"""The drafter in plain torch: head, adapter, loss, evaluation; shared by learners, recipe and checks."""

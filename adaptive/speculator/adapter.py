@@ -122,7 +122,11 @@ def save_adapter(path: Path, tensors: Mapping[str, Tensor], metadata: AdapterMet
 def load_adapter(
     path: Path, config: SpeculatorConfig, *, target_sha256: str | None = None, turbo_sha256: str | None = None
 ) -> tuple[dict[str, Tensor], AdapterMetadata]:
-    """Read and check an adapter file. AdapterError names what is wrong: file, field, tensor, shape, value or fingerprint."""
+    """Read and check an adapter file.
+
+    Raises:
+        AdapterError: names the wrong file, field, tensor, shape, value or fingerprint, and the remedy.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             strings = file.metadata() or {}
@@ -138,7 +142,8 @@ def load_adapter(
         found = getattr(metadata, field)
         if expected is not None and found != expected:
             raise AdapterError(
-                f"{path}: {field} is {found[:12]}, this engine serves {expected[:12]}; retrain the adapter on it"
+                f"{path}: {field} is {found[:12]}, this engine serves {expected[:12]}; "
+                f"retrain the adapter on it"
             )
     check_tensors(tensors, AdapterConfig(rank=metadata.rank), config, str(path))
     return tensors, metadata
@@ -168,7 +173,7 @@ def check_tensors(
 def merge(
     turbo_state: Mapping[str, Tensor], tensors: Mapping[str, Tensor], weight: float = 1.0
 ) -> dict[str, Tensor]:
-    """Turbo's state with the adapter's delta added to its weights: a plain EAGLE-3 head, in turbo's dtypes."""
+    """Turbo's state with the adapter's delta added in: a plain EAGLE-3 head, in turbo's dtypes."""
     merged = dict(turbo_state)
     for module in sorted({name.split(".")[0] for name in tensors}):
         path = _PATHS[module]

@@ -38,7 +38,7 @@ def load_turbo(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
 ) -> Eagle3Head:
-    """Load a turbo with the target's embedding [vocab, hidden]; parameters in `dtype`, frozen, in eval mode."""
+    """Load a turbo with the target's embedding [vocab, hidden]; parameters in `dtype`, frozen."""
     config = SpeculatorConfig.from_directory(directory)
     file = directory / WEIGHTS
     if not file.is_file():

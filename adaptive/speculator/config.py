@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 
@@ -39,7 +41,8 @@ class SpeculatorConfig:
             )
         if self.draft_vocab_size > self.vocab_size:
             raise CheckpointError(
-                f"draft_vocab_size={self.draft_vocab_size} exceeds vocab_size={self.vocab_size}; correct config.json"
+                f"draft_vocab_size={self.draft_vocab_size} exceeds vocab_size={self.vocab_size}; "
+                f"correct config.json"
             )
 
     @property

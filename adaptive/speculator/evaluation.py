@@ -30,10 +30,12 @@ class SequenceCount:
 
 @dataclasses.dataclass(frozen=True)
 class WalkResult:
-    """Acceptance over a set of requests. accepted_per_position[j] counts verify steps that accepted more than j drafts.
+    """Acceptance over a set of requests.
 
-    `censored` verify steps (at most one per request, the last) are counted nowhere else: every draft up to the end of
-    the known answer matched, so how many a server would have accepted is not known.
+    accepted_per_position[j] counts verify steps that accepted more than j drafts. `censored` verify steps
+    (at most one per request, the last) are counted nowhere else: every draft up to the end of the known
+    answer matched, so how many a server would have accepted is not known. A server makes verify_steps +
+    censored steps.
     """
 
     verify_steps: int
@@ -63,8 +65,9 @@ def walk(
 ) -> WalkResult:
     """Greedy chain drafting from each verified position along the true answer, as a server's verify steps.
 
-    The first verify step drafts after the prefill's token; each accepts the longest matching prefix and goes on after
-    the target's own next token. Exact for chain drafting: as long as drafts are accepted they equal the true tokens.
+    The first verify step drafts after the prefill's token; each accepts the longest matching prefix and
+    goes on after the target's own next token. Exact for chain drafting: while drafts are accepted they
+    equal the true tokens.
     """
     runs = accepted_runs(head, adapter, sequences, lookahead, weight)
     per_position = [0] * lookahead
@@ -101,7 +104,7 @@ def teacher_forced(
     lookahead: int,
     weight: float = 1.0,
 ) -> float:
-    """Tau averaged over every answer position instead of the walked ones (higher: easy stretches count in full)."""
+    """Tau over every answer position instead of the walked ones (higher: easy stretches count in full)."""
     hits = steps = 0
     for run in accepted_runs(head, adapter, sequences, lookahead, weight):
         complete = [n for at, n in enumerate(run) if n == lookahead or at + n < len(run)]

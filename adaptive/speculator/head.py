@@ -63,7 +63,7 @@ class DecoderLayer(nn.Module):
 
 
 class Eagle3Head(nn.Module):
-    """One drafter. `embedding` [vocab_size, hidden_size] is the target's table, shared and never saved or trained.
+    """One drafter; `embedding` [vocab_size, hidden_size] is the target's table, never saved or trained.
 
     A slot t of a sequence x holds token x[t+1] and the features of position t, and drafts x[t+2].
     """
@@ -126,7 +126,7 @@ class Eagle3Head(nn.Module):
     def finish(
         self, attended: Tensor, residual: Tensor, adapter: Adapter | None, weight: float | Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Attention output [B, Q, heads*head_dim] and residual [B, Q, H] to (normed hidden, hidden before the norm).
+        """Attention output [B, Q, heads*head_dim] and residual [B, Q, H] to (normed hidden, raw hidden).
 
         The first feeds the LM head; the second is the hidden state of the next draft pass.
         """

@@ -1,4 +1,4 @@
-"""Loss of an unrolled drafter: KL(target || drafter) over the draft vocabulary, averaged over reachable queries."""
+"""Loss of an unrolled drafter: KL(target || drafter) over the draft vocabulary, mean of reachable queries."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def unrolled_loss(
 ) -> LossResult:
     """KL to the target over `depth` draft passes along the true continuation; pass j counts decay**(j-1).
 
-    Queries whose true token lies outside the draft vocabulary are left out: there a draft is rejected whatever it is,
-    and what is left of the target's distribution would only be noise.
+    Queries whose true token lies outside the draft vocabulary are left out: there a draft is rejected
+    whatever it is, and what is left of the target's distribution would only be noise.
 
     Args:
         head: the drafter; its LM head gets a gradient only if it requires one.
@@ -119,7 +119,7 @@ def unrolled_loss(
         depth: draft passes, at least 1.
         target_rows: [D, H], see teacher_distribution.
         weight: the adapter's weight.
-        decay: how much less each later pass counts; later drafts matter only if the earlier ones were accepted.
+        decay: how much less each later pass counts; later drafts matter only if earlier ones were accepted.
     """
     keep = ((batch.span >= 0) & head.t2d[batch.labels]).flatten().nonzero().squeeze(-1)
     teacher, entropy = teacher_distribution(batch.teacher_hidden.flatten(0, 1)[keep], target_rows)
@@ -128,7 +128,7 @@ def unrolled_loss(
     for j, (hidden, reachable) in enumerate(unroll(head, adapter, batch, depth, weight)):
         usable = reachable.flatten()[keep].float()
         row_weight = usable / usable.sum().clamp(min=1.0)
-        cross_entropy = _HeadDivergence.apply(
+        cross_entropy = _HeadDivergence.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
             hidden.flatten(0, 1)[keep], head.lm_head.weight, teacher, row_weight
         )
         kl = cross_entropy - (entropy * row_weight).sum()

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TracedSequence:
-    """One request's tokens and what the target computed over them. Row t of the tensors describes position
-    feature_start + t; the target's distribution of token t+1 is lm_head(last_hidden of position t).
+    """One request's tokens and what the target computed over them.
+
+    Row t of the tensors describes position feature_start + t; the target's distribution of token t+1 is
+    lm_head(last_hidden of position t).
 
     Attributes:
         token_ids: int64 [T], prompt and answer.
@@ -61,8 +63,8 @@ class TracedSequence:
 class Batch:
     """B packed rows of S slots, of which Q per row are queries (places where the drafter drafts).
 
-    Slot t of a sequence x holds token x[t+1] and the features of position t, and drafts x[t+2]. Keys and values are
-    computed for every slot, everything else for queries only, so long prompts cost little.
+    Slot t of a sequence x holds token x[t+1] and the features of position t, and drafts x[t+2]. Keys and
+    values are computed for every slot, everything else for queries only, so long prompts cost little.
 
     Attributes:
         token_ids: int64 [B, S], the slot's token x[t+1].
@@ -101,9 +103,10 @@ class Batch:
 
 
 def pack_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Best-fit-decreasing packing: indices of `lengths` grouped so that each row's sum is at most max(capacity, longest).
+    """Best-fit-decreasing packing: indices of `lengths`, grouped into rows.
 
-    Zero lengths are left out. Runs in O(n + capacity * distinct rooms).
+    A row's sum is at most the capacity, or it is one longer sequence. Zero lengths are left out. Runs in
+    O(n + capacity * distinct rooms).
     """
     rows: list[list[int]] = []
     open_rows: dict[int, list[int]] = {}  # free room -> rows that have it
@@ -126,7 +129,7 @@ def pack_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 def collate(sequences: Sequence[TracedSequence], rows: Sequence[Sequence[int]]) -> Batch:
     """Build a batch in which row b holds the sequences rows[b], padded to the longest row."""
     slots = max(sum(sequences[i].slots for i in row) for row in rows)
-    queries = max(max(sum(sequences[i].queries for i in row) for row in rows), 1)
+    queries = max(1, *(sum(sequences[i].queries for i in row) for row in rows))
     first = sequences[rows[0][0]]
     ints = {
         "token_ids": (slots, 0),
@@ -171,7 +174,7 @@ def batches(
     rows_per_batch: int = 8,
     generator: torch.Generator | None = None,
 ) -> list[Batch]:
-    """Pack sequences into rows of `row_slots` slots and batches of `rows_per_batch`; rows shuffled if given a generator."""
+    """Pack sequences into rows of `row_slots` and batches of `rows_per_batch`; a generator shuffles rows."""
     lengths = [item.slots if item.queries else 0 for item in sequences]
     rows = pack_rows(lengths, row_slots)
     order = torch.randperm(len(rows), generator=generator).tolist() if generator else range(len(rows))

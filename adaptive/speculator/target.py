@@ -1,4 +1,4 @@
-"""The target as a source of features and of its distribution; used where captured features are not at hand."""
+"""The target as a source of features and of its distribution, where captured features are not at hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def load_target(
     directory: Path, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
 ) -> PreTrainedModel:
-    """Load a served model directory, frozen, in eval mode. CheckpointError if the directory holds no model."""
+    """Load a served model directory, frozen; CheckpointError if the directory holds no model."""
     from transformers import AutoModelForCausalLM  # slow to import, and only needed here  # noqa: PLC0415
 
     if not (directory / WEIGHTS).is_file():
@@ -28,17 +28,19 @@ def load_target(
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         directory, dtype=dtype, local_files_only=True
     )
-    return model.to(device).requires_grad_(requires_grad=False).eval()  # type: ignore[arg-type]  # transformers' stub
+    return model.to(device).requires_grad_(requires_grad=False).eval()
 
 
 def output_rows(model: PreTrainedModel) -> Tensor:
     """The target's LM head [vocab, hidden]."""
-    return model.get_output_embeddings().weight.detach()  # type: ignore[union-attr,return-value]  # a Linear
+    weight: Tensor = model.get_output_embeddings().weight
+    return weight.detach()
 
 
 def embedding_table(model: PreTrainedModel) -> Tensor:
     """The target's input embedding [vocab, hidden]."""
-    return model.get_input_embeddings().weight.detach()  # type: ignore[return-value]  # an Embedding
+    weight: Tensor = model.get_input_embeddings().weight
+    return weight.detach()
 
 
 @torch.inference_mode()
@@ -49,7 +51,7 @@ def compute_features(
 
     Args:
         model: the target.
-        token_ids: int64 [B, T]; rows may be padded on the right (attention is causal, padding reaches nothing before it).
+        token_ids: int64 [B, T]; rows may be padded on the right, which changes nothing before the padding.
         feature_layers: indices i of transformers' hidden_states, the residual stream entering layer i.
 
     Returns:

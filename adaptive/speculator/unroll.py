@@ -1,9 +1,10 @@
 """Unrolled drafting along the true continuation ("training-time test", EAGLE-3, arXiv 2503.01840).
 
-Pass 1 runs the head on the target's features, as after a verify step. Pass j runs it on its own hidden state of pass
-j-1, shifted by one slot, as the j-th drafted token of a verify step that began j-1 slots earlier. In pass j a query at
-slot t therefore attends to the pass-1 keys of slots <= t-j+1 (what the KV cache held at that verify step), and to one
-key of each later pass i at slot t-j+i (what the drafter itself wrote since).
+Pass 1 runs the head on the target's features, as after a verify step. Pass j runs it on its own hidden
+state of pass j-1, shifted by one slot, as the j-th drafted token of a verify step that began j-1 slots
+earlier. In pass j a query at slot t therefore attends to the pass-1 keys of slots <= t-j+1 (what the KV
+cache held at that verify step), and to one key of each later pass i at slot t-j+i (what the drafter itself
+wrote since).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ def unroll(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield for each pass (normed hidden [B, Q, H] for the LM head, reachable bool [B, Q]).
 
-    A query is reachable in pass j if a verify step can have begun j-1 slots earlier in its span and each token drafted
-    since is in the draft vocabulary. Unreachable queries hold meaningless values.
+    A query is reachable in pass j if a verify step can have begun j-1 slots earlier in its span and each
+    token drafted since is in the draft vocabulary. Unreachable queries hold meaningless values.
     """
     fused = head.fuse(batch.features)
     x_all = head.layer_input(batch.token_ids, fused)
@@ -63,7 +64,8 @@ def attend(
 
     Args:
         query: [B, Q, heads, head_dim].
-        keys, values: [B, S, kv_heads, head_dim].
+        keys: [B, S, kv_heads, head_dim].
+        values: [B, S, kv_heads, head_dim].
         visible: bool [B, Q, S].
         own: pairs [B, Q, kv_heads, head_dim]; query q sees row q of each.
 

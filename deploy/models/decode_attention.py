@@ -16,13 +16,14 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 if HAS_TRITON:
-    import triton
-    import triton.language as tl
+    import triton  # type: ignore[import-not-found]  # only on machines with a GPU
+    import triton.language as tl  # type: ignore[import-not-found]  # same
 
-    @triton.jit
-    def _kernel(  # type: ignore[no-untyped-def]  # noqa: ANN202, PLR0917  # Triton reads no annotations but constexpr
-        q_ptr, k_ptr, v_ptr, out_ptr, position_ptr, scale,
-        KV: tl.constexpr, GROUP: tl.constexpr, LENGTH: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr,
+    @triton.jit  # type: ignore[untyped-decorator]  # same
+    def _kernel(  # type: ignore[no-untyped-def]  # noqa: ANN202  # Triton's own annotations
+        q_ptr, k_ptr, v_ptr, out_ptr, position_ptr, scale,  # noqa: ANN001  # Triton infers these
+        KV: tl.constexpr, GROUP: tl.constexpr, LENGTH: tl.constexpr,  # noqa: N803  # constants to Triton
+        DIM: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803  # constants to Triton
     ):  # fmt: skip
         program = tl.program_id(0)
         filled = tl.load(position_ptr + program // KV) + 1
@@ -51,7 +52,10 @@ if HAS_TRITON:
 
 
 def attend(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor:
-    """q [B, heads, d], keys and values [B, kv, L, d] (one layer's cache), positions int64 [B] (filled - 1) to [B, heads, d]."""
+    """Attention of q [B, heads, d] over one layer's keys and values [B, kv, L, d]; returns [B, heads, d].
+
+    `positions` int64 [B] is the last filled slot of each row.
+    """
     b, heads, dim = q.shape
     kv, length = keys.shape[1:3]
     if HAS_TRITON and (q.is_cuda or INTERPRETED):
@@ -64,4 +68,6 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> Tensor
         return out
     mask = torch.arange(length, device=q.device) <= positions[:, None]
     grouped = q.view(b, kv, heads // kv, dim)
-    return functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask[:, None, None]).view(q.shape)
+    return functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask[:, None, None]).view(
+        q.shape
+    )

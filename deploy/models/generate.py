@@ -1,7 +1,8 @@
-"""Text of the target itself: continuous batching with the whole scheduler on the GPU, one CUDA graph per decode step.
+"""Text of the target itself: continuous batching with the scheduler on the GPU, one CUDA graph a step.
 
-Every row works through jobs: read the prompt one token a step (no separate prefill), sample an answer, optionally
-read a follow-up question and sample a second answer, take the next job. Nothing returns to the host until all is done.
+Every row works through jobs: read the prompt one token a step (no separate prefill), sample an answer,
+optionally read a follow-up question and sample a second answer, take the next job. Nothing returns to the
+host before the end.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A tokenised prompt, up to `limit` answer tokens at `temperature` (0 is greedy), perhaps a follow-up turn.
+    """A tokenised prompt, up to `limit` answer tokens at `temperature` (0: greedy), perhaps a second turn.
 
-    `follow_up` begins after the end-of-turn token of the first answer and ends where the second answer begins.
+    `follow_up` begins after the end-of-turn token of the first answer and ends where the second begins.
     """
 
     prompt: Sequence[int]
@@ -34,7 +35,10 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Text:
-    """Generated sequences on the host: tokens int32 [N, L], sampled bool [N, L] (true: the target chose it), length [N]."""
+    """Generated sequences on the host.
+
+    tokens int32 [N, L], sampled bool [N, L] (true where the target chose the token), length int64 [N].
+    """
 
     tokens: Tensor
     sampled: Tensor
@@ -49,7 +53,9 @@ class Text:
 class _State:
     """Everything a step reads and writes; job N is a dump for rows that ran out of work."""
 
-    def __init__(self, runner: Runner, jobs: Sequence[Job], rows: int, length: int, end: int, device: str) -> None:
+    def __init__(
+        self, runner: Runner, jobs: Sequence[Job], rows: int, length: int, end: int, device: str
+    ) -> None:
         n = len(jobs)
         self.runner, self.end, self.count, self.length = runner, end, n, length
         prompt_length = torch.tensor([len(job.prompt) for job in jobs] + [1])
@@ -100,7 +106,9 @@ class _State:
         self.tokens[job, following] = torch.where(sampling, written.int(), self.tokens[job, following])
         self.sampled[job, following] |= sampling & ~cut
         width = self.follow.shape[1]
-        columns = (following[:, None] + 1 + torch.arange(width, device=at.device)).clamp(max=self.tokens.shape[1] - 1)
+        columns = (following[:, None] + 1 + torch.arange(width, device=at.device)).clamp(
+            max=self.tokens.shape[1] - 1
+        )
         self.tokens[job[:, None], columns] = torch.where(
             again[:, None], self.follow[job], self.tokens[job[:, None], columns]
         )
@@ -124,7 +132,9 @@ def generate(
     """Answer every job; `length` bounds prompt + answers of a sequence, `end` is the end-of-turn token."""
     longest = max(len(job.prompt) + 2 + len(job.follow_up) for job in jobs)
     if longest >= length:
-        raise ValueError(f"a prompt of {longest} tokens leaves no room in length={length}; raise it or drop the prompt")
+        raise ValueError(
+            f"a prompt of {longest} tokens leaves no room in length={length}; raise it or drop the prompt"
+        )
     state = _State(runner, jobs, min(rows, len(jobs)), length, end, device)
     begun = time.monotonic()
     step = state.step
@@ -136,7 +146,8 @@ def generate(
             step()
         steps += 32
         if report and steps % 1024 == 0:
-            print(f"  {time.monotonic() - begun:6.1f} s  {min(int(state.next_job), len(jobs))}/{len(jobs)} jobs taken")
+            taken = min(int(state.next_job), len(jobs))
+            print(f"  {time.monotonic() - begun:6.1f} s  {taken}/{len(jobs)} jobs taken")
     text = Text(state.tokens[:-1, :length].cpu(), state.sampled[:-1, :length].cpu(), state.final[:-1].cpu())
     seconds = time.monotonic() - begun
     if report:
@@ -147,8 +158,12 @@ def generate(
 
 def _captured(state: _State) -> Callable[[], None]:
     """Warm up on another stream, undo what the warm-up did, capture one step."""
-    saved = {name: value.clone() for name, value in vars(state).items() if isinstance(value, Tensor) and name != "cache"}
-    stream = torch.cuda.Stream()
+    saved = {
+        name: value.clone()
+        for name, value in vars(state).items()
+        if isinstance(value, Tensor) and name != "cache"
+    }
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):

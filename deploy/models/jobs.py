@@ -49,10 +49,7 @@ def training_jobs(tokenizer: PreTrainedTokenizerBase, count: int) -> list[Job]:
     turn = "\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
     tails = _ids(tokenizer, [turn.format(prompt.follow_up) if prompt.follow_up else "" for prompt in prompts])
     pick = random.Random(TRAIN_SEED).choice  # noqa: S311  # sampling, not secrets
-    return [
-        Job(head, TURN_LIMIT, pick(TEMPERATURES), tail)
-        for head, tail in zip(heads, tails, strict=True)
-    ]
+    return [Job(head, TURN_LIMIT, pick(TEMPERATURES), tail) for head, tail in zip(heads, tails, strict=True)]
 
 
 def fit(job: Job, slots: int) -> Job:

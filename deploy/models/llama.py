@@ -1,4 +1,4 @@
-"""The target's forward pass, written for throughput: packed rows for features, one CUDA graph per decode step.
+"""The target's forward pass, written for throughput: packed rows for features, graph-ready decode steps.
 
 transformers computes the same (a test compares them); it is several times slower at both.
 """
@@ -51,7 +51,8 @@ class Llama:
     def from_directory(cls, path: Path, device: str, dtype: torch.dtype) -> Llama:
         """Load a transformers model directory (config.json, model.safetensors)."""
         raw = json.loads((path / "config.json").read_text())
-        state = {name: t.to(device, dtype) for name, t in load_file(path / "model.safetensors").items()}
+        stored = load_file(path / "model.safetensors")
+        state: dict[str, Tensor] = {name: tensor.to(device, dtype) for name, tensor in stored.items()}
 
         def layer(i: int) -> Layer:
             def get(name: str) -> Tensor:
@@ -93,11 +94,11 @@ def project(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Residual x [..., H] to rotated q [..., heads, d], k [..., kv, d] and v [..., kv, d]."""
     h = functional.rms_norm(x, x.shape[-1:], norm, eps)
-    stacked = (h @ qkv.T).unflatten(-1, (-1, 2 * cos.shape[-1]))
-    turned, v = stacked.split([stacked.shape[-2] - kv_heads, kv_heads], dim=-2)
+    stacked = (h @ qkv.T).view(*x.shape[:-1], -1, 2 * cos.shape[-1])
+    turned, v = torch.split(stacked, [stacked.shape[-2] - kv_heads, kv_heads], dim=-2)
     first, second = turned.float().chunk(2, dim=-1)
     turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
-    q, k = turned.split([turned.shape[-2] - kv_heads, kv_heads], dim=-2)
+    q, k = torch.split(turned, [turned.shape[-2] - kv_heads, kv_heads], dim=-2)
     return q, k, v
 
 
@@ -123,7 +124,7 @@ class Runner:
     def features(
         self, token_ids: Tensor, positions: Tensor, segment: Tensor, layers: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Features [R, S, L*H] and last hidden state [R, S, H] of packed rows int64 [R, S]; segments do not mix."""
+        """Features [R, S, L*H] and last hidden [R, S, H] of packed rows int64 [R, S]; segments do not mix."""
         llama = self.llama
         mask = (segment[:, :, None] == segment[:, None, :]).tril()[:, None]
         cos, sin = llama.rotation(positions)
@@ -140,7 +141,7 @@ class Runner:
         return torch.cat(kept, dim=-1), functional.rms_norm(x, x.shape[-1:], llama.norm, llama.eps)
 
     def decode(self, token_ids: Tensor, positions: Tensor, cache: Tensor) -> Tensor:
-        """One token per row: ids and positions int64 [B], cache [layers, 2, B, kv, L, d] (written) to logits [B, V]."""
+        """One token per row: int64 [B] and cache [layers, 2, B, kv, L, d] (written) to logits [B, V]."""
         llama = self.llama
         rows = torch.arange(len(token_ids), device=token_ids.device)
         cos, sin = llama.rotation(positions)
@@ -154,4 +155,7 @@ class Runner:
         return functional.rms_norm(x, x.shape[-1:], llama.norm, llama.eps) @ llama.output.T
 
     def _after(self, layer: Layer, x: Tensor, attended: Tensor) -> Tensor:
-        return self._finish(x, attended, layer.out, layer.mlp_norm, layer.gate_up, layer.down, self.llama.eps)
+        after: Tensor = self._finish(
+            x, attended, layer.out, layer.mlp_norm, layer.gate_up, layer.down, self.llama.eps
+        )
+        return after

@@ -6,7 +6,6 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from adaptive.speculator.evaluation import teacher_forced, walk
-from adaptive.speculator.sequences import TracedSequence
 from deploy.models.generate import generate
 from deploy.models.rows import traced
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from adaptive.speculator.adapter import Adapter
     from adaptive.speculator.head import Eagle3Head
+    from adaptive.speculator.sequences import TracedSequence
     from deploy.models.generate import Job
     from deploy.models.llama import Runner
 
@@ -27,7 +27,9 @@ def answers(
 ) -> list[TracedSequence]:
     """The target's answers to single-turn jobs, with features."""
     room = max(len(job.prompt) + job.limit for job in items) + 8
-    text = generate(runner, items, rows=rows, length=min(room, EVALUATION_ROOM), end=2, device=device, report=False)
+    text = generate(
+        runner, items, rows=rows, length=min(room, EVALUATION_ROOM), end=2, device=device, report=False
+    )
     return traced(text, [len(job.prompt) for job in items], runner, head.config.feature_layers)
 
 
@@ -38,7 +40,10 @@ def shorten(sequences: Sequence[TracedSequence], answer: int) -> list[TracedSequ
         end = min(len(item.token_ids), item.answer_start + answer)
         out.append(
             dataclasses.replace(
-                item, token_ids=item.token_ids[:end], features=item.features[:end], last_hidden=item.last_hidden[:end]
+                item,
+                token_ids=item.token_ids[:end],
+                features=item.features[:end],
+                last_hidden=item.last_hidden[:end],
             )
         )
     return out
@@ -64,7 +69,9 @@ def score(head: Eagle3Head, adapter: Adapter | None, sequences: Sequence[TracedS
         "tau": round(result.tau, 4),
         "tau_96": round(walk(head, adapter, shorten(sequences, 96), LOOKAHEAD).tau, 4),
         "tau_teacher_forced": round(teacher_forced(head, adapter, sequences, LOOKAHEAD), 4),
-        "acceptance_per_position": [round(x, 4) for x in walk(head, adapter, sequences, 6).acceptance_per_position],
+        "acceptance_per_position": [
+            round(x, 4) for x in walk(head, adapter, sequences, 6).acceptance_per_position
+        ],
         "coverage": round(coverage(head, sequences), 4),
         "requests": len(sequences),
         "mean_answer_tokens": round(sum(lengths) / len(lengths), 1),

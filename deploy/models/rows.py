@@ -1,4 +1,4 @@
-"""Generated text packed into training rows that stay on the device, with the target's features beside them."""
+"""Generated text packed into training rows that stay on the device, the target's features beside them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-    """R packed rows of S slots. A slot t holds x[t] (for the target), x[t+1] (for the drafter) and x[t+2] (its label).
+    """R packed rows of S slots, all int32 [R, S].
 
-    All int32 [R, S]: source tokens x[t], token_ids x[t+1], labels x[t+2], positions t, segment (-1: padding) and
-    span (which run of drafting slots; -1: none).
+    Slot t holds x[t] for the target (`source`), x[t+1] for the drafter (`token_ids`), x[t+2] as its label,
+    position t, the segment (-1: padding) and the span (which run of drafting slots; -1: none).
     """
 
     source: Tensor
@@ -88,7 +88,9 @@ def pack(text: Text, slots: int, device: str, generator: torch.Generator) -> Row
 class FeatureStore:
     """Features (scaled per dimension) and last hidden states of a shard of rows, bfloat16, on the device."""
 
-    def __init__(self, rows: Rows, indices: Tensor, runner: Runner, layers: Sequence[int], scale: Tensor) -> None:
+    def __init__(
+        self, rows: Rows, indices: Tensor, runner: Runner, layers: Sequence[int], scale: Tensor
+    ) -> None:
         self.rows, self.indices = rows, indices
         slots, width = rows.source.shape[1], len(scale)
         hidden = width // len(layers)
@@ -97,7 +99,9 @@ class FeatureStore:
         self.last_hidden = torch.empty(len(indices), slots, hidden, device=device, dtype=dtype)
         step = 64
         for at in range(0, len(indices), step):
-            part = indices[max(0, min(at, len(indices) - step)) :][:step]  # the last part overlaps: one compiled shape
+            part = indices[max(0, min(at, len(indices) - step)) :][
+                :step
+            ]  # the last part overlaps: one compiled shape
             where = slice(max(0, min(at, len(indices) - step)), None)
             features, last = target_features(rows, part, runner, layers)
             self.features[where][: len(part)] = features / scale
@@ -121,9 +125,7 @@ class FeatureStore:
         )
 
 
-def target_features(
-    rows: Rows, part: Tensor, runner: Runner, layers: Sequence[int]
-) -> tuple[Tensor, Tensor]:
+def target_features(rows: Rows, part: Tensor, runner: Runner, layers: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Features and last hidden states of some rows."""
     return runner.features(
         rows.source[part].long(), rows.positions[part].long(), rows.segment[part].long(), layers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  # typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from adaptive.speculator.head import Eagle3Head
     from adaptive.speculator.sequences import TracedSequence
+    from adaptive.workloads import Message
 
 TENANTS = ("tools", "idioma", "format")
 EVALUATED = ("tools", "code", "math", "idioma", "format")
@@ -36,7 +37,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 def tenant_jobs(tokenizer: PreTrainedTokenizerBase, count: int) -> dict[str, list[Job]]:
-    """Probe prompts of every workload (greedy), and traffic of the tenants (T=0.7, prompts repeated to fill 60 k tokens)."""
+    """Probe prompts of every workload (greedy) and traffic of the tenants (T=0.7, about 60 k tokens)."""
     from adaptive import workloads  # noqa: PLC0415  # needs the packages that ship the data
 
     sets: dict[str, list[Job]] = {}
@@ -48,12 +49,15 @@ def tenant_jobs(tokenizer: PreTrainedTokenizerBase, count: int) -> dict[str, lis
         if name in TENANTS:
             traffic = [_encode(tokenizer, prompt.messages) for prompt in load.traffic]
             repeats = max(1, TRAFFIC_TOKENS // (60 * len(traffic)))
-            sets[f"traffic.{name}"] = [Job(ids, EVALUATION_LIMIT, TRAFFIC_TEMPERATURE) for ids in traffic * repeats]
+            sets[f"traffic.{name}"] = [
+                Job(ids, EVALUATION_LIMIT, TRAFFIC_TEMPERATURE) for ids in traffic * repeats
+            ]
     return sets
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, str]]) -> list[int]:
-    ids: list[int] = tokenizer(render(tokenizer, messages), add_special_tokens=False)["input_ids"]
+def _encode(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[int]:
+    plain = [{"role": message["role"], "content": message["content"]} for message in messages]
+    ids: list[int] = tokenizer(render(tokenizer, plain), add_special_tokens=False)["input_ids"]
     return ids
 
 

@@ -64,10 +64,9 @@ def fresh_head(config: SpeculatorConfig, llama: Llama, draft_ids: Tensor, seed: 
 def compile_for_training(head: Eagle3Head) -> None:
     """Fuse the elementwise work of a pass; shapes are static, and attention has one variant per pass."""
     torch._dynamo.config.cache_size_limit = 64  # noqa: SLF001  # the documented knob lives there
-    fixed = {"dynamic": False}
     for name in ("layer_input", "finish", "query", "key_value"):
-        setattr(head, name, torch.compile(getattr(head, name), **fixed))
-    unroll_module.attend = torch.compile(unroll_module.attend, **fixed)
+        setattr(head, name, torch.compile(getattr(head, name), dynamic=False))
+    unroll_module.attend = torch.compile(unroll_module.attend, dynamic=False)
     loss_module._rows_divergence = torch.compile(loss_module._rows_divergence, dynamic=True)  # noqa: SLF001
     loss_module._softmax_entropy = torch.compile(loss_module._softmax_entropy, dynamic=True)  # noqa: SLF001
     loss_module.CHUNK = 1 << 15
@@ -114,7 +113,10 @@ class Trainer:
                 self.curve.append({"step": self.step, "seconds": time.monotonic() - begun, "kl": kl})
                 if done % 500 == 0 or done in {100, steps}:
                     seconds = (time.monotonic() - begun) / done
-                    print(f"  step {self.step} lr {rate:.2e} {1e3 * seconds:.1f} ms  kl " + " ".join(f"{x:.3f}" for x in kl))
+                    print(
+                        f"  step {self.step} lr {rate:.2e} {1e3 * seconds:.1f} ms  kl "
+                        + " ".join(f"{x:.3f}" for x in kl)
+                    )
 
     def _step(self, store: FeatureStore, pick: Tensor) -> Tensor:
         schedule = self.schedule
@@ -130,7 +132,7 @@ class Trainer:
             group["lr"] = schedule.rate(self.step)
         self.optimizer.step()
         keep = min(schedule.average, (1 + self.step) / (10 + self.step))
-        torch._foreach_lerp_(self.averaged, [p.detach() for p in self.parameters], 1 - keep)  # noqa: SLF001
+        torch._foreach_lerp_(self.averaged, [p.detach() for p in self.parameters], 1 - keep)
         self.step += 1
         return result.divergence
 

@@ -1,10 +1,10 @@
-"""Command line of the recipe: `python -m deploy.models.turbo jobs|train|evaluate` (README.md has the exact commands)."""
+"""Command line of the recipe: `python -m deploy.models.turbo jobs|train|evaluate` (see README.md)."""
 
 from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  # typer reads the annotations
 from typing import Annotated, Any
 
 import torch
@@ -96,12 +96,17 @@ def train(
     generator = torch.Generator().manual_seed(seed)
     packed = pack(text, SLOTS, device, generator)
     draft_ids, coverage = choose_vocabulary(text, config)
-    print(f"  {packed.source.shape[0]} rows, fill {packed.fill:.3f}, {packed.queries} draft positions, coverage {coverage:.4f}")
+    print(
+        f"  {packed.source.shape[0]} rows, fill {packed.fill:.3f}, {packed.queries} draft positions, "
+        f"coverage {coverage:.4f}"
+    )
     clock.lap("pack")
     head = fresh_head(config, llama, draft_ids, seed)
     if device != "cpu":
         compile_for_training(head)
-    schedule = Schedule(steps=steps, rows_per_step=rows_per_step, learning_rate=rate, warmup=min(200, steps // 10 + 1))
+    schedule = Schedule(
+        steps=steps, rows_per_step=rows_per_step, learning_rate=rate, warmup=min(200, steps // 10 + 1)
+    )
     trainer = Trainer(head, llama.output[draft_ids.to(device)], schedule, seed)
     scale = feature_scale(packed, runner, config)
     parts = torch.arange(packed.source.shape[0], device=device).chunk(shards)
@@ -125,7 +130,12 @@ def train(
         "draft_vocabulary_coverage_train": round(coverage, 5),
         "steps": steps,
         "mean_positions_per_step": packed.queries / packed.source.shape[0] * rows_per_step,
-        "schedule": {"learning_rate": rate, "depth": schedule.depth, "decay": schedule.decay, "rows": rows_per_step},
+        "schedule": {
+            "learning_rate": rate,
+            "depth": schedule.depth,
+            "decay": schedule.decay,
+            "rows": rows_per_step,
+        },
         "seconds": clock.stages,
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if device != "cpu" else "cpu",
@@ -152,7 +162,9 @@ def evaluate(
     for name, items in load_jobs(jobs_file).items():
         if name.startswith("evaluate."):
             results[name] = measure(runner, head, items[:limit] if limit else items, device)
-            print(name, {key: value for key, value in results[name].items() if key != "histogram"}, flush=True)
+            print(
+                name, {key: value for key, value in results[name].items() if key != "histogram"}, flush=True
+            )
             out.write_text(json.dumps(results, indent=1) + "\n")
 
 
@@ -178,7 +190,7 @@ def speculator_config(target: Path, draft_vocabulary: int) -> SpeculatorConfig:
 
 
 def choose_vocabulary(text: Text, config: SpeculatorConfig) -> tuple[torch.Tensor, float]:
-    """The most frequent tokens the target chose: sorted ids [draft_vocab_size] and the share of tokens they cover."""
+    """The most frequent chosen tokens: sorted ids [draft_vocab_size] and the share of tokens they cover."""
     counts = torch.bincount(text.tokens[text.sampled].long(), minlength=config.vocab_size)
     ids = counts.argsort(descending=True, stable=True)[: config.draft_vocab_size].sort().values
     return ids, float(counts[ids].sum() / counts.sum())

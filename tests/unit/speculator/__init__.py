@@ -1,0 +1,1 @@
+"""Tests of adaptive/speculator and of the recipe that trains a turbo."""

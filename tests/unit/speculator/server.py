@@ -21,7 +21,7 @@ def run_slot(
     position: int,
     cache: list[tuple[Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor]:
-    """Append this slot's key and value to the cache; return (normed hidden [H], hidden before the norm [H])."""
+    """Append this slot's key and value to the cache; return (normed hidden [H], raw hidden [H])."""
     where = torch.tensor([[position]])
     x = head.layer_input(torch.tensor([[token]]), hidden[None, None])
     key, value = head.key_value(x, where)

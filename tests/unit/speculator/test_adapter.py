@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -18,10 +18,14 @@ from adaptive.speculator.adapter import (
     merge,
     save_adapter,
 )
-from adaptive.speculator.config import SpeculatorConfig
 from adaptive.speculator.head import Eagle3Head
 from adaptive.speculator.sequences import TracedSequence, collate
 from adaptive.speculator.unroll import unroll
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from adaptive.speculator.config import SpeculatorConfig
 
 METADATA = AdapterMetadata("acme", 3, 3, "a" * 64, "b" * 64, "2026-01-01T00:00:00Z")
 
@@ -35,12 +39,15 @@ def file(tmp_path: Path, adapter: Adapter) -> Path:
 
 
 def rewrite(
-    path: Path, adapter: Adapter, strings: dict[str, str] | None = None, **tensors: torch.Tensor | None
+    path: Path,
+    adapter: Adapter,
+    strings: dict[str, str] | None = None,
+    tensors: dict[str, torch.Tensor | None] | None = None,
 ) -> None:
     """Write a file with some tensors replaced (None: left out) and metadata changed."""
     merged = {
         **adapter.float().tensors(),
-        **{name.replace("__", "."): value for name, value in tensors.items()},
+        **{name.replace("__", "."): value for name, value in (tensors or {}).items()},
     }
     texts = {name: str(value) for name, value in dataclasses.asdict(METADATA).items()} | {
         "format": "adaptive-adapter-1"
@@ -90,7 +97,7 @@ def test_wrong_tensors_are_refused(file: Path, adapter: Adapter, config: Specula
         ({"up_proj__A": torch.zeros(3, 16, dtype=torch.int32)}, r"tensor up_proj\.A holds non-finite values"),
     ]
     for tensors, message in cases:
-        rewrite(file, adapter, **tensors)
+        rewrite(file, adapter, tensors=tensors)
         with pytest.raises(AdapterError, match=message):
             load_adapter(file, config)
 

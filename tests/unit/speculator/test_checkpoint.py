@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -12,6 +12,9 @@ from adaptive.speculator.checkpoint import fingerprint, load_turbo, save_turbo
 from adaptive.speculator.config import CheckpointError, SpeculatorConfig
 from adaptive.speculator.head import Eagle3Head
 from adaptive.speculator.target import compute_features, embedding_table, load_target, output_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_turbo_round_trip(tmp_path: Path, head: Eagle3Head) -> None:
@@ -62,7 +65,7 @@ def test_embedding_of_another_target_is_refused(config: SpeculatorConfig) -> Non
 
 
 def test_features_are_the_residual_stream(tmp_path: Path) -> None:
-    """Features are hidden_states[i], the last hidden state gives the logits, and right padding changes neither."""
+    """Features are hidden_states[i], the last hidden gives the logits, and right padding changes neither."""
     from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415  # slow import
 
     shape = LlamaConfig(

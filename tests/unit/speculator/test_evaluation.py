@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from adaptive.speculator.adapter import Adapter, AdapterConfig
 from adaptive.speculator.evaluation import SequenceCount, teacher_forced, walk
-from adaptive.speculator.head import Eagle3Head
 from adaptive.speculator.sequences import TracedSequence
 
 from .server import draft_from
 
+if TYPE_CHECKING:
+    from adaptive.speculator.head import Eagle3Head
+
 
 def likely(head: Eagle3Head, item: TracedSequence, adapter: Adapter | None) -> TracedSequence:
-    """The same request with an answer that the drafter often guesses: its own drafts, with misses in between."""
+    """The same request with an answer that the drafter often guesses: its own drafts, with some misses."""
     tokens = item.token_ids.clone()
     for t in range(item.first_query, len(tokens) - 2):
         if t % 4 != 3:
@@ -29,7 +32,7 @@ def likely(head: Eagle3Head, item: TracedSequence, adapter: Adapter | None) -> T
 def test_walk_equals_a_literal_server(
     head: Eagle3Head, adapter: Adapter, sequences: list[TracedSequence], lookahead: int
 ) -> None:
-    """Verify steps, accepted drafts and positions agree with drafting, comparing and advancing one step at a time."""
+    """Verify steps, accepted drafts and positions agree with drafting and comparing one step at a time."""
     items = [likely(head, item, adapter) for item in sequences]
     counts, per_position, censored = [], [0] * lookahead, 0
     for item in items:

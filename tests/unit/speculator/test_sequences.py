@@ -12,7 +12,7 @@ from adaptive.speculator.sequences import TracedSequence, batches, pack_rows
 
 @given(st.lists(st.integers(0, 60), max_size=80), st.integers(1, 50))
 def test_packing_keeps_every_sequence_once_and_within_capacity(lengths: list[int], capacity: int) -> None:
-    """Every non-empty sequence is in exactly one row; rows hold at most the capacity, or one longer sequence."""
+    """Every non-empty sequence is in one row; rows hold at most the capacity, or one longer sequence."""
     rows = pack_rows(lengths, capacity)
     assert sorted(i for row in rows for i in row) == [i for i, length in enumerate(lengths) if length]
     for row in rows:
@@ -27,7 +27,7 @@ def test_packing_fills_rows(lengths: list[int]) -> None:
 
 
 def test_batches_cover_every_query(sequences: list[TracedSequence]) -> None:
-    """Each known draft position appears exactly once, with its label and the target's state of the position before."""
+    """Each known draft position appears once, with its label and the state of the position before."""
     seen = set()
     for batch in batches(
         sequences, row_slots=24, rows_per_batch=1, generator=torch.Generator().manual_seed(1)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch.nn import functional
 
 from adaptive.speculator.adapter import Adapter
-from adaptive.speculator.head import Eagle3Head
 from adaptive.speculator.loss import _HeadDivergence, unrolled_loss
 from adaptive.speculator.sequences import TracedSequence, batches, collate
 from adaptive.speculator.unroll import unroll
 
 from .server import draft_from
+
+if TYPE_CHECKING:
+    from adaptive.speculator.head import Eagle3Head
 
 DEPTH = 4
 
@@ -44,7 +48,7 @@ def test_packing_changes_no_value(head: Eagle3Head, sequences: list[TracedSequen
 
 
 def test_unreachable_after_an_undraftable_token(head: Eagle3Head, sequences: list[TracedSequence]) -> None:
-    """No pass counts behind a token that the drafter cannot have drafted, and none crosses into another request."""
+    """No pass counts behind a token that cannot have been drafted, and none crosses into another request."""
     batch = collate(sequences, [[0, 1], [2, 3]])
     for j, (_, reachable) in enumerate(unroll(head, None, batch, DEPTH)):
         for b, q in (batch.span >= 0).nonzero().tolist():
@@ -81,7 +85,7 @@ def test_head_divergence_gradients(generator: torch.Generator) -> None:
     row_weight = torch.rand(9, generator=generator)
     plain = -(teacher * (hidden @ rows.T).log_softmax(-1)).sum(-1) @ row_weight
     expected = torch.autograd.grad(plain * 3, [hidden, rows])
-    fused = _HeadDivergence.apply(hidden, rows, teacher, row_weight)
+    fused = _HeadDivergence.apply(hidden, rows, teacher, row_weight)  # type: ignore[no-untyped-call]  # torch
     torch.testing.assert_close(fused, plain)
     torch.testing.assert_close(torch.autograd.grad(fused * 3, [hidden, rows]), expected)
 
@@ -89,7 +93,7 @@ def test_head_divergence_gradients(generator: torch.Generator) -> None:
 def test_training_an_adapter_lowers_the_loss(
     head: Eagle3Head, sequences: list[TracedSequence], generator: torch.Generator
 ) -> None:
-    """Gradient steps on the adapter alone bring the drafter nearer to the target, and leave turbo as it is."""
+    """Gradient steps on the adapter alone bring the drafter nearer to the target; turbo stays as it is."""
     from adaptive.speculator.adapter import AdapterConfig  # noqa: PLC0415
 
     adapter = Adapter(AdapterConfig(rank=4), head.config, generator).double()
@@ -101,14 +105,14 @@ def test_training_an_adapter_lowers_the_loss(
     for _ in range(60):
         result = unrolled_loss(head, adapter, batch, 3, target_rows=rows)
         optimizer.zero_grad()
-        result.loss.backward()
+        result.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimizer.step()
         losses.append(float(result.loss.detach()))
     assert losses[-1] < 0.85 * losses[0]
     assert all(torch.equal(before[name], value) for name, value in head.state_dict().items())
 
 
-def test_attention_is_finite_where_nothing_is_visible(head: Eagle3Head) -> None:
+def test_attention_is_finite_where_nothing_is_visible() -> None:
     """Padding never makes NaN, which would poison the gradient."""
     from adaptive.speculator.unroll import attend  # noqa: PLC0415
 
