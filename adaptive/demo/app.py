@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from adaptive.contracts import Arm
     from adaptive.settings import Settings
 
-TENANTS: Final = {"tools": "near turbo's mix", "idioma": "far from it"}
+TENANTS: Final = {"tools": "near turbo's mix", "format": "far from it"}
 """Workload name (also the tenant's id) and what it stands for."""
 CONCURRENCY: Final = 2
 """Clients per tenant."""

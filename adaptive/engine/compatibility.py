@@ -39,6 +39,18 @@ SYMBOLS: Final = (
     Symbol(_RUNNER, "GPUModelRunner.sample_tokens", ("self", "grammar_output")),
     Symbol(
         _RUNNER,
+        "GPUModelRunner._bookkeeping_sync",
+        (
+            "self",
+            "scheduler_output",
+            "sampler_output",
+            "logits",
+            "hidden_states",
+            "num_scheduled_tokens",
+        ),
+    ),
+    Symbol(
+        _RUNNER,
         "GPUModelRunner.propose_draft_token_ids",
         (
             "self",

@@ -40,6 +40,7 @@ class AdaptiveCPUModelRunner(CPUModelRunner):
             self.drafter = AdaptiveProposer(vllm_config, device, self)
         self._positions: dict[str, int] = {}
         self._step_started = 0.0
+        self._generator_states: dict[int, torch.Tensor] = {}
 
     def execute_model(self, scheduler_output: SchedulerOutput, intermediate_tensors: Any = None) -> Any:
         """Admit and finish requests, then run the target."""
@@ -76,9 +77,33 @@ class AdaptiveCPUModelRunner(CPUModelRunner):
         self.state.drafted(batch, self.drafter.confidences())
         return drafts
 
+    def _bookkeeping_sync(self, *args: Any, **kwargs: Any) -> Any:
+        """Take back the random numbers of partial prefills without vLLM's CUDA-only way of doing so.
+
+        The sample of a partial prefill is discarded. vLLM then rewinds the request's generator by its offset,
+        which CPU generators do not have: a seeded request whose prompt is prefilled in chunks would end the engine.
+        """
+        generators = self.input_batch.generators
+        discarded = {row: generators.pop(row) for row in self._generator_states}
+        try:
+            return super()._bookkeeping_sync(*args, **kwargs)
+        finally:
+            for row, generator in discarded.items():
+                generator.set_state(self._generator_states[row])
+            generators.update(discarded)
+
+    def _save_discarded_generators(self) -> None:
+        """Remember the generator states of rows whose sample will be discarded."""
+        rows = self.discard_request_mask.np[: self.input_batch.num_reqs].nonzero()[0]
+        generators = self.input_batch.generators
+        self._generator_states = {
+            int(row): generators[int(row)].get_state() for row in rows if int(row) in generators
+        }
+
     def sample_tokens(self, grammar_output: Any) -> Any:
         """Verify and draft as vLLM does, then record the step."""
         executed = self.execute_model_state
+        self._save_discarded_generators()
         if self.state is None or executed is None:
             return super().sample_tokens(grammar_output)
         batch = self.state.plan_batch(self.input_batch.req_ids)

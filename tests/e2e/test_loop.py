@@ -23,24 +23,24 @@ def test_traffic_becomes_an_adapter_in_service_although_the_learner_is_killed(se
     The learner is killed in mid-training: serving goes on, it resumes from ledger, offset and checkpoint, and no
     trace is used twice.
     """
-    key = service.admin.create_tenant("idioma")
+    key = service.admin.create_tenant("format")
     client = service.client(key)
     wait_until(client.authorized, 30, "the endpoint to learn the key")
-    player = service.traffic(lambda: service.client(key), "idioma")
+    player = service.traffic(lambda: service.client(key), "format")
     player.start()
     try:
-        wait_until(lambda: training_step(service, "idioma") > 2, 400, "an update in mid-training")
+        wait_until(lambda: training_step(service, "format") > 2, 400, "an update in mid-training")
         status = service.learner()
         assert status is not None
         os.kill(status.pid, signal.SIGKILL)
         served = player.served
         wait_until(lambda: player.served > served + 5, 120, "requests served after the learner's death")
         wait_until(lambda: restarted(service, status.pid), 120, "the learner to run again")
-        wait_until(lambda: bool(service.admin.tenant("idioma")["champion"]), 400, "an adapter in service")
+        wait_until(lambda: bool(service.admin.tenant("format")["champion"]), 400, "an adapter in service")
     finally:
         player.stop()
     assert player.failed == 0, player.errors
-    champion = service.admin.tenant("idioma")["champion"]
+    champion = service.admin.tenant("format")["champion"]
     wait_until(
         lambda: client.complete(PROMPT, max_tokens=4, temperature=0, arm=Arm.ADAPTER).version >= champion,
         30,
@@ -49,7 +49,7 @@ def test_traffic_becomes_an_adapter_in_service_although_the_learner_is_killed(se
     assert max(client.engine()["pauses_ms"]) < 20
     learned = service.learner()
     assert learned is not None
-    assert learned.tenants["idioma"].requests <= player.served
+    assert learned.tenants["format"].requests <= player.served
 
 
 def test_serving_goes_on_with_the_last_policy_without_a_controller(service: Service) -> None:
@@ -69,7 +69,7 @@ def test_control_shares_are_answered_alike(service: Service) -> None:
     key = service.admin.create_tenant("alike")
     client = service.client(key)
     wait_until(client.authorized, 30, "the endpoint to learn the key")
-    prompt = load("idioma").probe[0].messages
+    prompt = load("format").probe[0].messages
     lengths = {
         client.complete(prompt, max_tokens=48, temperature=0, arm=arm).output_tokens
         for arm in (Arm.OFF, Arm.TURBO, Arm.ADAPTER)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 RANK = 32
 LOOKAHEAD = 4
-MAX_BATCHED_TOKENS = 64
+MAX_BATCHED_TOKENS = 96
 """Small, so that prompts of the tests are prefilled in chunks."""
 
 

@@ -12,12 +12,14 @@ from vllm import SamplingParams
 
 from adaptive.contracts import Arm
 from adaptive.engine.request import RequestPlan
+from tests.integration.engine.harness import MAX_BATCHED_TOKENS
 from tests.integration.engine.prompts import PROMPTS
 
 if TYPE_CHECKING:
     from tests.integration.engine.harness import Engine
 
 TOKENS = 96
+SAMPLES = 2000
 
 
 @pytest.fixture(scope="module")
@@ -114,23 +116,43 @@ def test_swap_in_mid_generation_changes_no_greedy_output(engine: Engine, plain: 
     assert max(engine.rpc("adapter_info")["pauses_ms"]) < 20
 
 
+def sample(engine: Engine, plan: RequestPlan, first_seed: int) -> list[list[int]]:
+    """The first tokens of SAMPLES answers to a short text, each with a seed of its own."""
+    prompt = engine.llm.get_tokenizer().encode("Once upon a time")
+    seeds = range(first_seed, first_seed + SAMPLES)
+    return engine.generate(
+        [prompt] * SAMPLES, plan, max_tokens=3, temperature=0.8, seeds=seeds, ignore_eos=True
+    )
+
+
+@pytest.fixture(scope="module")
+def plain_samples(engine: Engine) -> list[list[int]]:
+    """Samples without speculation."""
+    return sample(engine, RequestPlan(tenant="sampled", arm=Arm.OFF), 1)
+
+
 @pytest.mark.parametrize("arm", [Arm.TURBO, Arm.ADAPTER])
-def test_sampled_distribution_matches_no_speculation(engine: Engine, arm: Arm) -> None:
-    """At T = 0.8 the first two tokens of 2,000 samples are distributed as without speculation (chi-square)."""
-    samples = 2000
-    prompt = engine.prompt_ids("Say something.")
+def test_sampled_distribution_matches_no_speculation(
+    engine: Engine, plain_samples: list[list[int]], arm: Arm
+) -> None:
+    """At T = 0.8 the first two tokens of 2,000 samples are distributed as without speculation."""
     engine.commit("sampled", 1, engine.random_adapter(0.3))
+    drafted = sample(engine, RequestPlan(tenant="sampled", arm=arm), 100_000)
+    assert engine.counts("sampled", arm, 1 if arm is Arm.ADAPTER else 0).accepted > 100
+    for token in (0, 1):
+        p_value = homogeneity([row[token] for row in plain_samples], [row[token] for row in drafted])
+        assert p_value > 1e-3
 
-    def draw(plan: RequestPlan, first_seed: int) -> list[list[int]]:
-        seeds = range(first_seed, first_seed + samples)
-        return engine.generate(
-            [prompt] * samples, plan, max_tokens=3, temperature=0.8, seeds=seeds, ignore_eos=True
-        )
 
-    plain = draw(RequestPlan(tenant="sampled", arm=Arm.OFF), 1)
-    drafted = draw(RequestPlan(tenant="sampled", arm=arm), 100_000)
-    for tokens in (0, 1):
-        assert homogeneity([row[tokens] for row in plain], [row[tokens] for row in drafted]) > 1e-3
+def test_seeded_request_with_a_chunked_prompt_is_served_and_repeatable(engine: Engine) -> None:
+    """A seed together with a prompt prefilled in chunks, which ends a stock CPU engine, just works."""
+    prompt = engine.prompt_ids(" ".join(PROMPTS))
+    assert len(prompt) > MAX_BATCHED_TOKENS
+    plan = RequestPlan(tenant="seeded", arm=Arm.TURBO)
+    first, second = (
+        engine.generate([prompt], plan, max_tokens=16, temperature=1.0, seeds=[11]) for _ in range(2)
+    )
+    assert first == second
 
 
 def homogeneity(first: list[int], second: list[int]) -> float:
