@@ -99,8 +99,8 @@ class Settings(BaseSettings):
         4000, ge=1, description="New answer tokens of a tenant that trigger an update."
     )
     update_token_steps: int = Field(60_000, ge=1, description="Most answer tokens processed by one update.")
-    learning_rate: float = Field(7e-4, gt=0)
-    unroll_depth: int = Field(4, ge=1, le=8)
+    learning_rate: float = Field(1.5e-3, gt=0)
+    unroll_depth: int = Field(3, ge=1, le=8)
     seed: int = Field(0, ge=0)
 
     @classmethod

@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
 HOLDOUT_SHARE: Final = 0.25
 HOLDOUT_MOST: Final = 48
+FRESH_PASSES: Final = 8
+"""Passes over text that no update has seen. Measured on a far tenant: 5 passes over 3.7 k tokens gave tau
+3.08, 11 gave 3.13 (turbo 2.16)."""
+OLD_PASSES: Final = 3
+"""Passes over text that the champion has learned from already, so that nothing is forgotten."""
 BATCH_LEAST: Final = 128
-BATCH_MOST: Final = 1024
-STEPS_WANTED: Final = 40
-EPOCHS_MOST: Final = 10
-"""More passes than this over a tenant's text overfit (measured: 20 steps on 10 k tokens beat 60)."""
+BATCH_MOST: Final = 256
+STEPS_WANTED: Final = 128
+"""Many small steps beat few large ones at equal cost (tau 3.08 against 2.90 with batches of 128 and 512)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +93,13 @@ def evictions(requests: Sequence[StoredRequest], capacity: int, seed: int) -> tu
     return tuple(evicted)
 
 
-def token_steps(tokens: int, most: int) -> int:
-    """Answer tokens an update processes: a few passes over its data, within the budget."""
-    return min(most, tokens * EPOCHS_MOST)
+def token_steps(fresh: int, old: int, most: int) -> int:
+    """Answer tokens an update processes, of distinct ones that are new to it and that are not."""
+    return min(most, FRESH_PASSES * fresh + OLD_PASSES * old)
 
 
 def batch_tokens(steps_tokens: int) -> int:
-    """Answer tokens of one optimiser step, so that an update of `steps_tokens` has some 40 steps or more."""
+    """Answer tokens of one optimiser step, so that a small update has many steps too."""
     return min(BATCH_MOST, max(BATCH_LEAST, steps_tokens // STEPS_WANTED))
 
 

@@ -107,7 +107,9 @@ class Updater:
         )
         tokens = sum(request.tokens for request in chosen.training)
         ordinal = len(earlier) + 1
-        budget = token_steps(tokens, settings.update_token_steps)
+        # Without a warm start everything is to be learned anew.
+        fresh = sum(request.tokens for request in chosen.fresh) if warm else tokens
+        budget = token_steps(fresh, tokens - fresh, settings.update_token_steps)
         partitions = {request.partition for request in chosen.training}
         spans = {
             partition: [request for request in chosen.training if request.partition == partition]

@@ -97,11 +97,11 @@ def test_the_reservoir_is_a_fair_sample_of_all_older_traffic() -> None:
 
 
 def test_update_sizes_scale_with_data_within_the_budget() -> None:
-    """An update passes over its tokens at most ten times, and never exceeds its budget."""
-    assert token_steps(1_000, 60_000) == 10_000
-    assert token_steps(50_000, 60_000) == 60_000
-    assert batch_tokens(60_000) == 1024
-    assert batch_tokens(10_000) == 250
+    """New text gets eight passes, known text three, within the budget; batches grow with the update."""
+    assert token_steps(1_000, 500, 60_000) == 9_500
+    assert token_steps(50_000, 0, 60_000) == 60_000
+    assert batch_tokens(60_000) == 256
+    assert batch_tokens(25_600) == 200
     assert batch_tokens(100) == 128
 
 
