@@ -96,7 +96,7 @@ class Settings(BaseSettings):
         200_000, ge=1, description="Most prompt and answer tokens of a tenant kept for replay."
     )
     update_tokens: int = Field(
-        4000, ge=1, description="New answer tokens of a tenant that trigger an update."
+        2000, ge=1, description="New answer tokens of a tenant that trigger an update."
     )
     update_token_steps: int = Field(60_000, ge=1, description="Most answer tokens processed by one update.")
     learning_rate: float = Field(1.5e-3, gt=0)

@@ -81,7 +81,8 @@ class AdaptiveCPUModelRunner(CPUModelRunner):
         """Take back the random numbers of partial prefills without vLLM's CUDA-only way of doing so.
 
         The sample of a partial prefill is discarded. vLLM then rewinds the request's generator by its offset,
-        which CPU generators do not have: a seeded request whose prompt is prefilled in chunks would end the engine.
+        which CPU generators do not have: a seeded request whose prompt is prefilled in chunks would end the
+        engine.
         """
         generators = self.input_batch.generators
         discarded = {row: generators.pop(row) for row in self._generator_states}

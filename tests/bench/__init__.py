@@ -1,0 +1,1 @@
+"""Benchmarks; `make bench NAME=x` runs one."""

@@ -1,7 +1,8 @@
 """Benchmark `loop`: what speculation gains and what the plugin costs, at concurrency 1 and 4.
 
-Three engines stand side by side (no speculation, stock vLLM EAGLE-3, the plugin) and are driven in turn, the order
-rotating from round to round. The adapter's values are negligible, so that only its cost shows, not its acceptance.
+Three engines stand side by side (no speculation, stock vLLM EAGLE-3, the plugin) and are driven in turn, the
+order rotating from round to round. The adapter's values are negligible, so that only its cost shows, not its
+acceptance.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,9 @@ from adaptive.speculator.config import SpeculatorConfig
 from adaptive.workloads import load
 from tests.bench import result
 from tests.bench.engine_process import EngineProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 WORKLOADS = ("chat", "tools", "code")
 RANK = 32
@@ -151,8 +154,8 @@ def main(arguments: Sequence[str]) -> Path:
                     print(f"round {number} concurrency {concurrency} {name}: {cell}", flush=True)  # noqa: T201  progress
                     if number >= 0:
                         cells[name, concurrency].append(cell)
-        for engine in running.values():
-            engine.close()
+        for process in running.values():
+            process.close()
     return result.write("loop", "make bench NAME=loop", _variants(cells), _ratios(cells), _notes(options))
 
 
@@ -164,7 +167,7 @@ def _slice(prompts: Sequence[Any], number: int, count: int) -> Sequence[Any]:
 def _variants(cells: dict[tuple[str, int], list[dict[str, float]]]) -> dict[str, Any]:
     return {
         f"{name}, concurrency {concurrency}": {
-            measure: result.spread([round[measure] for round in rounds]) for measure in ("tokens/s", "tau")
+            measure: result.spread([cell[measure] for cell in rounds]) for measure in ("tokens/s", "tau")
         }
         for (name, concurrency), rounds in cells.items()
     }
@@ -181,8 +184,8 @@ def _ratios(cells: dict[tuple[str, int], list[dict[str, float]]]) -> dict[str, A
     )
     return {
         f"tokens/s of {a} over {b}, concurrency {concurrency}": result.ratios(
-            [round["tokens/s"] for round in cells[a, concurrency]],
-            [round["tokens/s"] for round in cells[b, concurrency]],
+            [cell["tokens/s"] for cell in cells[a, concurrency]],
+            [cell["tokens/s"] for cell in cells[b, concurrency]],
         )
         for a, b in pairs
         for concurrency in CONCURRENCIES
@@ -191,7 +194,9 @@ def _ratios(cells: dict[tuple[str, int], list[dict[str, float]]]) -> dict[str, A
 
 def _notes(options: argparse.Namespace) -> str:
     return (
-        f"SmolLM2-135M-Instruct in bfloat16, eager, greedy, {options.prompts} prompts each of {', '.join(WORKLOADS)} per round, "
-        f"{options.tokens} new tokens, K = {LOOKAHEAD}, {options.rounds} rounds after one of warm-up. The adapter's values are "
-        "negligible: only its cost shows. Capture records every request with its features."
+        f"SmolLM2-135M-Instruct in bfloat16, eager, greedy, {options.prompts} prompts each of "
+        f"{', '.join(WORKLOADS)} per round, {options.tokens} new tokens, K = {LOOKAHEAD}, "
+        f"{options.rounds} rounds after one of warm-up, vLLM's default of one thread on "
+        "two cores. The adapter's values are negligible: "
+        "only its cost shows. Capture records every request with its features."
     )

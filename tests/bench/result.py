@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 DIRECTORY = ROOT / "docs" / "benchmarks"
@@ -65,7 +67,7 @@ def write(
     path = DIRECTORY / f"{name}.json"
     document = {
         "name": name,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "machine": machine(),
         "commit": commit(),
         "command": command,
@@ -84,7 +86,7 @@ def make_page() -> None:
         "# Benchmarks",
         "",
         "Made by `make bench NAME=…` from `docs/benchmarks/*.json`; do not edit.",
-        "All variants of a benchmark are interleaved in one run; ratios are taken round by round and shown as median (min to max).",
+        "All variants of a benchmark are interleaved in one run; ratios are taken round by round.",
     ]
     for path in sorted(DIRECTORY.glob("*.json")):
         lines += _section(json.loads(path.read_text()))

@@ -12,16 +12,17 @@ from adaptive.workloads import load
 from tests.e2e.service import wait_until
 
 if TYPE_CHECKING:
+    from adaptive.workloads.prompt import Message
     from tests.e2e.service import Service
 
-PROMPT = [{"role": "user", "content": "What is the capital of France?"}]
+PROMPT: tuple[Message, ...] = ({"role": "user", "content": "What is the capital of France?"},)
 
 
 def test_traffic_becomes_an_adapter_in_service_although_the_learner_is_killed(service: Service) -> None:
     """A far tenant's traffic is learned from and its adapter put in service without a failed request.
 
-    The learner is killed in mid-training: serving goes on, it resumes from ledger, offset and checkpoint, and no
-    trace is used twice.
+    The learner is killed in mid-training: serving goes on, it resumes from ledger, offset and checkpoint, and
+    no trace is used twice.
     """
     key = service.admin.create_tenant("format")
     client = service.client(key)

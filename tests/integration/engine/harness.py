@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import uuid
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # In this process, so that a test can look at the worker between two steps.
@@ -27,6 +25,9 @@ from adaptive.speculator.config import SpeculatorConfig
 from collectors.open import open_transport
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from vllm.outputs import RequestOutput
 
 RANK = 32
@@ -190,13 +191,15 @@ class Engine:
         assert self.rpc("flush_traces", 30.0)
         transport = open_transport(self.log_url)
         try:
-            found = []
+            found: list[TraceRecord] = []
             for partition, end in transport.end_offsets("adaptive.trace.recorded.v1").items():
                 if end == 0:
                     continue
-                for record in transport.read("adaptive.trace.recorded.v1", partition, 0, end - 1):
-                    if record.key == tenant and record.value is not None:
-                        found.append(decode(record.value, TraceRecord))
+                found += [
+                    decode(record.value, TraceRecord)
+                    for record in transport.read("adaptive.trace.recorded.v1", partition, 0, end - 1)
+                    if record.key == tenant and record.value is not None
+                ]
             return found
         finally:
             transport.close()

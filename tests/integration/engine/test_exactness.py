@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 TOKENS = 96
 SAMPLES = 2000
+MOVE = True
+"""Requests in flight go on with the new version."""
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +107,7 @@ def test_swap_in_mid_generation_changes_no_greedy_output(engine: Engine, plain: 
             version = 1 + steps // 12
             path = engine.adapter_file("swap", version, engine.random_adapter(1.0, seed=version))
             assert engine.stage("swap", version, path) == ("ready", "")
-            assert "error" not in engine.rpc("commit_adapter", "swap", version, 1.0, True)
+            assert "error" not in engine.rpc("commit_adapter", "swap", version, 1.0, MOVE)
     assert [finished[f"swap-{number}"] for number in range(len(PROMPTS))] == plain
     drafted_with = {
         row["version"]

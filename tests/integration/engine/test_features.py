@@ -36,11 +36,14 @@ def reference(target: Path) -> PreTrainedModel:
 def captured(engine: Engine, record: TraceRecord) -> dict[str, torch.Tensor]:
     """The feature tensors a record refers to, checksum verified."""
     assert record.features is not None
-    return load(TensorStore(engine.store_url).get(record.features.uri, record.features.sha256))
+    tensors: dict[str, torch.Tensor] = load(
+        TensorStore(engine.store_url).get(record.features.uri, record.features.sha256)
+    )
+    return tensors
 
 
 def largest_error(engine: Engine, reference: PreTrainedModel, record: TraceRecord) -> float:
-    """Largest error of a row relative to that row's largest absolute value, features and last hidden state."""
+    """Largest error of a row, features or last hidden state, relative to its largest absolute value."""
     found = captured(engine, record)
     assert record.features is not None
     start = record.features.feature_start
@@ -107,7 +110,7 @@ def test_features_after_a_prefix_cache_hit_begin_where_the_hit_ends(
 
 
 def test_trace_accounts_for_every_output_token(engine: Engine) -> None:
-    """The prefill's token, then accepted drafts plus one per verify step, are the answer; rejects are kept."""
+    """The prefill's token and what each verify step emitted are the answer; rejected drafts are kept."""
     prompts = [engine.prompt_ids(text) for text in PROMPTS[:4]]
     before = engine.counts("accounted", Arm.TURBO)
     engine.generate(prompts, RequestPlan(tenant="accounted", arm=Arm.TURBO, learn=True), max_tokens=60)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("scale", [None, 0.05])
 def test_served_tau_equals_offline_walked_tau(engine: Engine, target: Path, scale: float | None) -> None:
-    """Served and offline acceptance lengths of the same answers agree within 3 %, for turbo and for an adapter."""
+    """Served and offline tau of the same answers agree within 3 %, for turbo and for an adapter."""
     tenant = f"aligned-{scale}"
     adapter: Adapter | None = None
     if scale is not None:
