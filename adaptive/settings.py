@@ -127,19 +127,39 @@ class Settings(BaseSettings):
     @property
     def resolved_log_url(self) -> str:
         """URL of the trace log."""
-        return self.log_url or f"sqlite:///{self.home.resolve()}/log.db"
+        return self.log_url or self.default_log_url
+
+    @property
+    def default_log_url(self) -> str:
+        """The same on the embedded defaults, in home."""
+        return f"sqlite:///{self.home.resolve()}/log.db"
 
     @property
     def resolved_store_url(self) -> str:
         """URL of the tensor store."""
-        return self.store_url or f"file://{self.home.resolve()}/store"
+        return self.store_url or self.default_store_url
+
+    @property
+    def default_store_url(self) -> str:
+        """The same on the embedded defaults, in home."""
+        return f"file://{self.home.resolve()}/store"
 
     @property
     def resolved_database_url(self) -> str:
         """SQLAlchemy URL of the controller's database."""
-        return self.database_url or f"sqlite:///{self.home.resolve()}/control.db"
+        return self.database_url or self.default_database_url
+
+    @property
+    def default_database_url(self) -> str:
+        """The same on the embedded defaults, in home."""
+        return f"sqlite:///{self.home.resolve()}/control.db"
 
     @property
     def resolved_tracking_url(self) -> str:
         """MLflow tracking URI."""
-        return self.tracking_url or f"sqlite:///{self.home.resolve()}/mlflow.db"
+        return self.tracking_url or self.default_tracking_url
+
+    @property
+    def default_tracking_url(self) -> str:
+        """The same on the embedded defaults, in home."""
+        return f"sqlite:///{self.home.resolve()}/mlflow.db"

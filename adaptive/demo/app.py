@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx
+from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.live import Live
 
@@ -18,6 +19,7 @@ from adaptive.demo.client import AdminClient, EndpointClient, RequestFailedError
 from adaptive.demo.probe import ArmResult, probe
 from adaptive.demo.traffic import TrafficPlayer
 from adaptive.internal_key import internal_key
+from adaptive.settings import Settings
 from adaptive.up.stack import Stack, StackError
 from adaptive.workloads import load
 from learners.status import read_status
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from adaptive.contracts import Arm
-    from adaptive.settings import Settings
 
 TENANTS: Final = {"tools": "near turbo's mix", "format": "far from it"}
 """Workload name (also the tenant's id) and what it stands for."""
@@ -36,7 +37,15 @@ MAX_TOKENS: Final = 96
 PROBE_SHARE: Final = 0.35
 """Of the time that is left once everything runs."""
 LEAST_PROBES: Final = 2
+HOME: Final = "demo-home"
+"""State of the run, beside the report."""
+_MARKER: Final = ".adaptive-demo"
 _FRAME_SECONDS: Final = 1.0
+_PIN_SECONDS: Final = 30.0
+
+
+class DemoError(Exception):
+    """The demo cannot run; the message says why and what to do."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -51,8 +60,8 @@ class Demo:
     """One bounded run."""
 
     def __init__(self, settings: Settings, minutes: float, output: Path, console: Console) -> None:
-        home = _fresh_home(settings, output.parent / "home")
-        self._settings = settings.model_copy(update={"acceptance_details": True, "home": home})
+        home = _fresh_home(settings, output.parent / HOME)
+        self._settings = _demo_settings(settings, home)
         self._deadline = time.monotonic() + 60 * minutes
         self._output = output
         self._console = console
@@ -69,6 +78,8 @@ class Demo:
             left = self._deadline - time.monotonic()
             self._traffic(stack, tenants, admin, time.monotonic() + (1 - PROBE_SHARE) * left)
             crashed = stack.crashes()
+            for tenant in tenants:
+                self._pin(tenant, admin)
             results = self._probe(tenants)
             versions = {tenant.name: admin.versions(tenant.name) for tenant in tenants}
             engine = self._client(tenants[0].key).engine()
@@ -124,6 +135,15 @@ class Demo:
     def _learner_paused(self) -> bool:
         status = read_status(self._settings.home / "learner" / "status.json")
         return status is None or status.paused or time.monotonic() > self._deadline
+
+    def _pin(self, tenant: _Tenant, admin: AdminClient) -> None:
+        """Hold the tenant's drafter still, so that one version makes all of the adapted numbers."""
+        admin.pin(tenant.name, admin.tenant(tenant.name)["champion"] or 0)
+        deadline = time.monotonic() + _PIN_SECONDS
+        while not all(engine["current"] for engine in admin.tenant(tenant.name)["engines"]):
+            if time.monotonic() > deadline:
+                raise DemoError(f"no engine acknowledged the policy of {tenant.name}: see the logs of serve")
+            time.sleep(0.2)
 
     def _probe(self, tenants: list[_Tenant]) -> dict[str, dict[Arm, ArmResult]]:
         """All arms on the same prompts, learning paused, nothing else running."""
@@ -185,17 +205,43 @@ class Demo:
             self._console.print(
                 f"[red]{name} crashed during the run: see {self._settings.home}/logs/{name}.log"
             )
-        return 1 if failed or crashed else 0
+        served = sum(tenant.player.served for tenant in tenants)
+        if not served:
+            self._console.print("[red]no request of the traffic was served: allow more --minutes")
+        return 1 if failed or crashed or not served else 0
 
 
 def _fresh_home(settings: Settings, home: Path) -> Path:
-    """An empty state directory, so that every run starts from turbo; prepared models are shared."""
-    shutil.rmtree(home, ignore_errors=True)
+    """An empty state directory, so that every run starts from turbo; prepared models are shared.
+
+    Raises:
+        DemoError: the directory exists and is not a demo's.
+    """
+    if home.exists():
+        if not (home / _MARKER).exists():
+            raise DemoError(f"{home} exists and was not made by a demo: choose another --output")
+        shutil.rmtree(home)
     home.mkdir(parents=True)
+    (home / _MARKER).touch()
     models = (settings.home / "models").resolve()
     models.mkdir(parents=True, exist_ok=True)
     (home / "models").symlink_to(models)
     return home.resolve()
+
+
+def _demo_settings(settings: Settings, home: Path) -> Settings:
+    """The operator's settings, but none of the operator's state: the demo keeps to its own home."""
+    state = Settings(home=home)
+    return settings.model_copy(
+        update={
+            "home": home,
+            "log_url": state.default_log_url,
+            "store_url": state.default_store_url,
+            "database_url": state.default_database_url,
+            "tracking_url": state.default_tracking_url,
+            "acceptance_details": True,
+        }
+    )
 
 
 def _progress(update: Callable[[str], None], tenant: str) -> Callable[[int, int], None]:
@@ -219,9 +265,17 @@ def _wait_for_keys(clients: list[EndpointClient], seconds: float = 30.0) -> None
 def run(settings: Settings, minutes: float, output: Path) -> int:
     """Run the demo; the exit code."""
     console = Console()
+    output.parent.mkdir(parents=True, exist_ok=True)
     try:
-        return Demo(settings, minutes, output, console).run()
-    except (StackError, RequestFailedError, TimeoutError, httpx.HTTPError) as error:
+        # Taken before the last run's state is removed: it may still be running.
+        with FileLock(output.parent / f"{HOME}.lock", timeout=0):
+            return Demo(settings, minutes, output, console).run()
+    except Timeout:
+        console.print(
+            f"[red]another demo is running in {output.parent}: wait for it, or choose another --output"
+        )
+        return 1
+    except (DemoError, StackError, RequestFailedError, TimeoutError, httpx.HTTPError) as error:
         console.print(f"the demo failed: {error}", style="red", markup=False)
-        console.print(f"logs: {output.parent / 'home' / 'logs'}")
+        console.print(f"logs: {output.parent / HOME / 'logs'}")
         return 1

@@ -40,7 +40,7 @@ class EndpointClient:
 
     def __init__(self, base_url: str, key: str, model: str, internal_key: str) -> None:
         self._http = httpx.Client(
-            base_url=base_url, timeout=_TIMEOUT, headers={"authorization": f"Bearer {key}"}
+            base_url=base_url, timeout=_TIMEOUT, trust_env=False, headers={"authorization": f"Bearer {key}"}
         )
         self._model = model
         self._internal_key = internal_key
@@ -129,7 +129,7 @@ class AdminClient:
 
     def __init__(self, base_url: str, admin_key: str) -> None:
         self._http = httpx.Client(
-            base_url=base_url, timeout=30.0, headers={"authorization": f"Bearer {admin_key}"}
+            base_url=base_url, timeout=30.0, trust_env=False, headers={"authorization": f"Bearer {admin_key}"}
         )
 
     def create_tenant(self, tenant: str) -> str:
@@ -147,6 +147,10 @@ class AdminClient:
         response.raise_for_status()
         state: dict[str, Any] = response.json()
         return state
+
+    def pin(self, tenant: str, version: int) -> None:
+        """Make a version (0: turbo) serve whatever the policy finds."""
+        self._http.patch(f"/v1/tenants/{tenant}", json={"pin": version}).raise_for_status()
 
     def versions(self, tenant: str) -> list[dict[str, Any]]:
         """Published versions, oldest first."""

@@ -24,7 +24,8 @@ def tenant_report(arms: Mapping[Arm, ArmResult], versions: Sequence[Mapping[str,
     """
     return {
         "turbo": arms[Arm.TURBO].summary(),
-        "adapted": arms[Arm.ADAPTER].summary(),
+        # Version 0: no adapter was proven better, so turbo served the adapted requests too.
+        "adapted": {**arms[Arm.ADAPTER].summary(), "versions": sorted(arms[Arm.ADAPTER].versions)},
         "no_speculation": {"tokens_per_second": arms[Arm.OFF].tokens_per_second},
         "tokens_trained": max((version["tokens_trained"] for version in versions), default=0),
         "training_seconds": sum(version["training_seconds"] for version in versions),

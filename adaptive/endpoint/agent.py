@@ -84,6 +84,7 @@ class Agent:
         self._accounts_view: CompactedView[TenantChanged] | None = None
         self._policies_view: CompactedView[PolicyDecided] | None = None
         self._policies: dict[str, PolicyDecided] = {}
+        self._evicted: set[str] = set()
         self._pending: set[str] = set()
         self._in_force: dict[str, AdapterReference | None] = {}
         self._acknowledged: dict[str, int] = {}
@@ -168,6 +169,7 @@ class Agent:
                 self._policies[tenant] = policy
             self._pending.add(tenant)
             self._waiting.pop(tenant, None)
+            self._evicted.discard(tenant)
         self._unsaved = self._unsaved or bool(accounts or policies)
 
     def _save(self) -> None:
@@ -188,6 +190,7 @@ class Agent:
 
     def _apply_pending(self) -> None:
         for tenant in sorted(self._pending):
+            self._attempt("accounts", self._follow_log)  # a revoked key must not wait for adapters to be read
             retry_at, reason = self._waiting.get(tenant, (0.0, ""))
             if time.monotonic() < retry_at:
                 continue
@@ -302,4 +305,11 @@ class Agent:
         for tenant, champion in list(self._in_force.items()):
             if champion is not None and (tenant, champion.version) not in resident:
                 self._in_force[tenant] = None
+                self._evicted.add(tenant)
+                self._acknowledged.pop(tenant, None)
                 self._directory.set_policy(tenant, self._policies.get(tenant), 0)
+        # A slot that is free again takes back an evicted adapter; with all taken, turbo serves meanwhile.
+        free = self._settings.slots - 1 - len(resident)
+        for tenant in sorted(self._evicted)[: max(free, 0)]:
+            self._evicted.discard(tenant)
+            self._pending.add(tenant)

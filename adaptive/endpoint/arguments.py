@@ -21,8 +21,18 @@ OWNED: Final = (
     "--additional-config",
     "--api-key",
     "--config",
+    "--model",
+    "--tokenizer",
+    "--served-model-name",
+    "--speculative-config",
+    "-sc",
+    "--host",
+    "--port",
 )
 """vLLM flags that the endpoint sets or that would break it (a config file may hold any of them)."""
+
+DRAIN_SECONDS: Final = 25
+"""How long requests in flight may go on after SIGTERM; the supervisor kills after 30."""
 
 
 class ArgumentError(ValueError):
@@ -56,8 +66,8 @@ def vllm_arguments(settings: Settings, identity: Identity, extra: Sequence[str])
         flag = _owned(argument)
         if flag is not None:
             raise ArgumentError(
-                f"{flag} cannot be passed: one API-server process per engine carries the tenants' accounts "
-                "and policies, and the plugin sets its own classes; start another endpoint instead"
+                f"{flag} cannot be passed: the endpoint sets it from its own settings (see adaptive serve "
+                "--help), or could not serve tenants with it (one API server, our classes, per engine)"
             )
     speculative = {
         "method": "eagle3",
@@ -79,6 +89,7 @@ def vllm_arguments(settings: Settings, identity: Identity, extra: Sequence[str])
         "--scheduler-cls", "adaptive.engine.scheduler.AdaptiveScheduler",
         "--additional-config", json.dumps(engine_config(settings, identity).to_additional_config()),
         "--per-request-spec-decode-metrics", "summary" if settings.acceptance_details else "none",
+        "--shutdown-timeout", str(DRAIN_SECONDS),
         "--disable-uvicorn-access-log",
         "--disable-fastapi-docs",
         *extra,

@@ -66,6 +66,13 @@ def inject(body: dict[str, Any], extra: Mapping[str, str | int], cache_salt: str
 
     `vllm_xargs` is dropped whole: nothing in it is for clients to say.
     """
+    if body.get("use_beam_search"):
+        raise EndpointError(
+            400,
+            "use_beam_search is not served here: leave it out, and use n for several answers",
+            parameter="use_beam_search",
+            code="unsupported_field",
+        )
     for field in CONTROL_FIELDS:
         body.pop(field, None)
     body["vllm_xargs"] = dict(extra)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.core.sched.output import SchedulerOutput
 
+    from adaptive.engine.state import ActiveRequest
+
 
 class AdaptiveCPUModelRunner(CPUModelRunner):
     """CPU model runner that drafts per tenant and records what was verified."""
@@ -40,6 +42,7 @@ class AdaptiveCPUModelRunner(CPUModelRunner):
             self.drafter = AdaptiveProposer(vllm_config, device, self)
         self._positions: dict[str, int] = {}
         self._step_started = 0.0
+        self._proposed = False
         self._generator_states: dict[int, torch.Tensor] = {}
 
     def execute_model(self, scheduler_output: SchedulerOutput, intermediate_tensors: Any = None) -> Any:
@@ -65,6 +68,7 @@ class AdaptiveCPUModelRunner(CPUModelRunner):
         (their cache salt differs), so the gap this leaves in the drafter's KV cache is never read.
         """
         assert isinstance(self.drafter, AdaptiveProposer)
+        self._proposed = True
         if self.state is None:
             self.drafter.prepare((0,) * len(self.input_batch.req_ids))
             return super().propose_draft_token_ids(scheduler_output, *args, **kwargs)
@@ -101,6 +105,16 @@ class AdaptiveCPUModelRunner(CPUModelRunner):
             int(row): generators[int(row)].get_state() for row in rows if int(row) in generators
         }
 
+    def _withdraw_placeholders(self, batch: list[ActiveRequest]) -> None:
+        """Verify nothing in the next step when this one could not draft.
+
+        Close to the model's length limit vLLM skips the drafter for the whole batch and schedules token 0 as
+        every request's draft, which would be counted, and recorded, as rejected drafts of their arms.
+        """
+        assert self.state is not None
+        self._draft_token_ids = torch.empty((len(batch), 0), dtype=torch.int64)
+        self.state.drafted(batch, [[] for _ in batch])
+
     def sample_tokens(self, grammar_output: Any) -> Any:
         """Verify and draft as vLLM does, then record the step."""
         executed = self.execute_model_state
@@ -110,7 +124,10 @@ class AdaptiveCPUModelRunner(CPUModelRunner):
         batch = self.state.plan_batch(self.input_batch.req_ids)
         made_by = [request.drafted_by for request in batch]
         confidences = [request.confidences for request in batch]
+        self._proposed = False
         output = super().sample_tokens(grammar_output)
+        if not self._proposed:
+            self._withdraw_placeholders(batch)
         seconds = (time.perf_counter() - self._step_started) / max(len(batch), 1)
         scheduled = executed.scheduler_output
         begin = 0
