@@ -91,15 +91,17 @@ def record(
 def receive_published(session: Session, published: DrafterPublished, now: float) -> Decision | None:
     """Take over a version from a learner: promote it, or keep it as a candidate and say why.
 
-    A version that is known already changes nothing (the log delivers at least once).
+    A version that is known already changes nothing (the log delivers at least once). Other bytes under its
+    number are not taken over, which is put on record once.
     """
     adapter = published.adapter
     tenant = session.get(Tenant, adapter.tenant, with_for_update=True)
     if tenant is None:
         _log.warning("version of an unknown tenant ignored", tenant=adapter.tenant, version=adapter.version)
         return None
-    if session.get(Version, (tenant.id, adapter.version)) is not None:
-        return None
+    known = session.get(Version, (tenant.id, adapter.version))
+    if known is not None:
+        return _receive_again(session, tenant, known, adapter, now)
     held = policy.Held(pin=tenant.pin, freeze=tenant.freeze)
     obstacle = policy.judge_published(held, adapter.version, tenant.champion)
     session.add(
@@ -283,6 +285,35 @@ def review(session: Session, tenant: Tenant, now: float) -> Decision | None:
 def published(row: Version) -> DrafterPublished:
     """Unpack what the learner said about a version."""
     return decode(row.published, DrafterPublished)
+
+
+def _receive_again(
+    session: Session, tenant: Tenant, known: Version, adapter: AdapterReference, now: float
+) -> Decision | None:
+    """Hold other bytes announced under a known version's number; the same bytes are a repetition."""
+    sha256 = published(known).adapter.sha256
+    if adapter.sha256 == sha256:
+        return None
+    reason = (
+        f"version {adapter.version} was announced again with other bytes (sha256 {adapter.sha256[:12]}, "
+        f"known is {sha256[:12]}): the known version stays; did a learner lose its ledger?"
+    )
+    decided = select(Decision.id).where(
+        Decision.tenant == tenant.id, Decision.version == adapter.version, Decision.reason == reason
+    )
+    if session.scalars(decided).first() is not None:
+        _log.warning("version held already", tenant=tenant.id, version=adapter.version, reason=reason)
+        return None
+    return record(
+        session,
+        tenant,
+        DecisionKind.HOLD,
+        actor="policy",
+        version=adapter.version,
+        reason=reason,
+        now=now,
+        evidence={"sha256": adapter.sha256, "known_sha256": sha256, "uri": adapter.uri},
+    )
 
 
 def _serve(

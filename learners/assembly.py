@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from adaptive.contracts import TOPIC_POLICY_DECIDED, TOPIC_TENANT_CHANGED, PolicyDecided, TenantChanged
+from adaptive.contracts import (
+    TOPIC_DRAFTER_PUBLISHED,
+    TOPIC_POLICY_DECIDED,
+    TOPIC_TENANT_CHANGED,
+    DrafterPublished,
+    PolicyDecided,
+    TenantChanged,
+)
 from collectors.consumer import TraceConsumer
 from collectors.open import open_transport
 from collectors.state import CompactedView
@@ -53,6 +60,7 @@ def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[]
     replay = Replay(paths.replay)
     tenants = CompactedView(transport, TOPIC_TENANT_CHANGED, TenantChanged)
     policies = CompactedView(transport, TOPIC_POLICY_DECIDED, PolicyDecided)
+    published = CompactedView(transport, TOPIC_DRAFTER_PUBLISHED, DrafterPublished)
     traces = TraceConsumer(transport, GROUP)
     recompute = Recomputer(drafter) if settings.features == "recomputed" else None
     tracker = MlflowTracker(
@@ -80,6 +88,7 @@ def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[]
             turbo_sha256=drafter.turbo_sha256,
         ),
         policies=policies,
+        published=published,
         publisher=VersionPublisher(store, transport),
         tracker=tracker,
         directory=paths.updates,
@@ -99,7 +108,7 @@ def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[]
     )
 
     def close() -> None:
-        for part in (intake, tenants, policies, transport, ledger):
+        for part in (intake, tenants, policies, published, transport, ledger):
             part.close()
 
     return learner, close

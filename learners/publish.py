@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -47,6 +48,9 @@ class VersionPublisher:
     def publish(self, report: UpdateReport, adapter: Path, run_id: str) -> DrafterPublished:
         """Store the adapter, then announce it, so that nobody hears of a version that is not there.
 
+        The object's name holds its checksum, so that no other bytes ever take its place, not even those of
+        a learner that lost its ledger and counts its versions anew.
+
         Args:
             report: Of an update that passed the gate.
             adapter: The challenger's file.
@@ -56,7 +60,10 @@ class VersionPublisher:
             StoreError, TransportError: the store or the log refused; nothing was announced.
         """
         plan = report.plan
-        stored = self._store.put_file(plan.tenant, f"adapters/{plan.version:06d}.safetensors", adapter)
+        with adapter.open("rb") as source:
+            sha256 = hashlib.file_digest(source, "sha256").hexdigest()
+        name = f"adapters/{plan.version:06d}-{sha256[:12]}.safetensors"
+        stored = self._store.put_file(plan.tenant, name, adapter)
         message = DrafterPublished(
             adapter=AdapterReference(
                 tenant=plan.tenant,

@@ -58,6 +58,17 @@ class PolicyView(Protocol):
         """By tenant."""
 
 
+class PublishedView(Protocol):
+    """The newest version announced for each tenant, whoever announced it."""
+
+    @property
+    def latest(self) -> Mapping[str, DrafterPublished]:
+        """By tenant."""
+
+    def poll(self) -> object:
+        """Bring `latest` up to date."""
+
+
 class AbandonedError(Exception):
     """An update must not go on; the message says why."""
 
@@ -74,6 +85,7 @@ class Updater:
         replay: Replay,
         champions: Champions,
         policies: PolicyView,
+        published: PublishedView,
         publisher: Publisher,
         tracker: Tracker,
         directory: Path,
@@ -85,6 +97,7 @@ class Updater:
         self._replay: Final = replay
         self._champions: Final = champions
         self._policies: Final = policies
+        self._published: Final = published
         self._publisher: Final = publisher
         self._tracker: Final = tracker
         self._directory: Final = directory
@@ -92,14 +105,22 @@ class Updater:
         self._trainer: Final = Trainer(drafter)
 
     def plan(self, tenant: str) -> UpdatePlan | None:
-        """Fix an update's data, seed and start; None while the replay is too small for training and gate."""
+        """Fix an update's data, seed and start; None while the replay is too small for training and gate.
+
+        Raises:
+            TransportUnavailableError: the log is away, so the next version's number is not known.
+        """
         chosen = split(self._ledger.ready(tenant))
         if not chosen.enough:
             return None
         settings, earlier = self._settings, self._ledger.updates(tenant)
         policy = self._policies.latest.get(tenant)
         champion = policy.champion if policy else None
-        published = [update.plan.version for update in earlier if update.state is UpdateState.PUBLISHED]
+        taken = [update.plan.version for update in earlier if update.state is UpdateState.PUBLISHED]
+        taken += [champion.version] if champion else []
+        self._published.poll()  # a lost ledger does not know what was published, the log does
+        announced = self._published.latest.get(tenant)
+        taken += [announced.adapter.version] if announced else []
         warm = (
             champion is not None
             and champion.rank == settings.rank
@@ -118,7 +139,7 @@ class Updater:
         return UpdatePlan(
             tenant=tenant,
             ordinal=ordinal,
-            version=max([0, *published, champion.version if champion else 0]) + 1,
+            version=max(taken, default=0) + 1,
             seed=update_seed(settings.seed, tenant, ordinal),
             training=tuple(request.number for request in chosen.training),
             fresh=tuple(request.number for request in chosen.fresh),

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from adaptive.contracts import (
+    TOPIC_DRAFTER_PUBLISHED,
     TOPIC_POLICY_DECIDED,
     TOPIC_TENANT_CHANGED,
     TOPIC_TRACE_RECORDED,
@@ -162,6 +163,7 @@ class Installation:
                 turbo_sha256=drafter.turbo_sha256,
             ),
             policies=policies,
+            published=CompactedView(self.transport, TOPIC_DRAFTER_PUBLISHED, DrafterPublished),
             publisher=VersionPublisher(self.store, self.transport),
             tracker=self.tracker,
             directory=self.paths.updates,
@@ -184,8 +186,6 @@ class Installation:
 
     def published(self) -> list[DrafterPublished]:
         """Announced versions, newest of each tenant."""
-        from adaptive.contracts import TOPIC_DRAFTER_PUBLISHED  # noqa: PLC0415  # beside its only use
-
         with CompactedView(self.transport, TOPIC_DRAFTER_PUBLISHED, DrafterPublished) as view:
             view.poll()
             return list(view.latest.values())

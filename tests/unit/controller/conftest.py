@@ -84,9 +84,9 @@ class Bench:
         """Make a tenant that learns."""
         self.request("POST", "/v1/tenants", {"id": tenant, "learn": True}, 201)
 
-    def publish(self, version: int, tenant: str = "acme") -> None:
+    def publish(self, version: int, tenant: str = "acme", sha256: str = "a" * 64) -> None:
         """Act as a learner whose gate let a version through, and let the controller see it."""
-        self.transport.send(TOPIC_DRAFTER_PUBLISHED, tenant, encode(published(version, tenant)))
+        self.transport.send(TOPIC_DRAFTER_PUBLISHED, tenant, encode(published(version, tenant, sha256)))
         self.work()
 
     def report(self, counters: list[ArmCounters], *, engine: str = "engine-1", **fields: Any) -> None:
@@ -126,7 +126,7 @@ class Bench:
         return {item["version"]: item["status"] for item in data}
 
 
-def published(version: int, tenant: str = "acme") -> DrafterPublished:
+def published(version: int, tenant: str = "acme", sha256: str = "a" * 64) -> DrafterPublished:
     """A version that passed the gate."""
     score = HoldoutScore(tau=2.5, acceptance_per_position=[0.7, 0.5], verify_steps=100, requests=10)
     return DrafterPublished(
@@ -134,7 +134,7 @@ def published(version: int, tenant: str = "acme") -> DrafterPublished:
             tenant=tenant,
             version=version,
             uri=f"file:///store/{tenant}/{version}.safetensors",
-            sha256="a" * 64,
+            sha256=sha256,
             target_sha256="b" * 64,
             turbo_sha256="c" * 64,
             rank=32,

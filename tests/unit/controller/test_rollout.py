@@ -68,6 +68,22 @@ def test_a_version_delivered_twice_is_taken_over_once(bench: Bench) -> None:
     assert len(bench.decisions()) == 2
 
 
+def test_other_bytes_under_a_known_version_are_held_on_record(bench: Bench) -> None:
+    """A number that a learner uses twice changes nothing that serves, and one decision says so."""
+    bench.create()
+    bench.publish(1)
+    for _ in range(2):
+        bench.publish(1, sha256="d" * 64)
+    policy = bench.policies()["acme"]
+    assert policy.champion is not None
+    assert (policy.champion.sha256, policy.policy_version) == ("a" * 64, 2)
+    assert bench.statuses() == {1: "champion"}
+    decision, *earlier = bench.decisions()
+    assert (decision["kind"], decision["actor"], decision["version"]) == ("hold", "policy", 1)
+    assert "other bytes (sha256 dddddddddddd, known is aaaaaaaaaaaa)" in decision["reason"]
+    assert len(earlier) == 2
+
+
 def test_a_version_of_an_unknown_tenant_is_passed_over(bench: Bench) -> None:
     """It neither stops the loop nor creates a tenant."""
     bench.publish(1, "nobody")
