@@ -9,7 +9,7 @@ import structlog
 
 from collectors.store import StoreUnavailableError
 from collectors.transport import TransportUnavailableError
-from learners.mlflow import TrackingError
+from learners.mlflow import TrackingError, UnknownVersionError
 from learners.records import UpdateState
 from learners.selection import evictions
 from learners.status import LearnerStatus, TenantStatus
@@ -41,7 +41,12 @@ class ChampionMarks(Protocol):
     """Where people see which version serves."""
 
     def mark_champion(self, tenant: str, version: int | None) -> None:
-        """Show that a version serves. TrackingError: try again later."""
+        """Show that a version serves.
+
+        Raises:
+            UnknownVersionError: this version is not known there (yet); others may be.
+            TrackingError: nothing can be shown for now.
+        """
 
 
 class PolicyUpdates(Protocol):
@@ -215,6 +220,9 @@ class Learner:
         for tenant in self._ledger.tenants():
             self._trim(tenant)
         self._updater.record_late()
+        self._mark_champions()
+
+    def _mark_champions(self) -> None:
         for tenant, version in list(self._unmarked.items()):
             try:
                 if self._seen(tenant).versions:
@@ -222,7 +230,8 @@ class Learner:
                 self._unmarked.pop(tenant)
             except TrackingError as error:
                 _log.warning("champion alias not moved yet", tenant=tenant, error=str(error))
-                return
+                if not isinstance(error, UnknownVersionError):
+                    return
 
     def _seen(self, tenant: str) -> TenantStatus:
         """What past updates say about a tenant, read from the ledger once."""

@@ -25,10 +25,16 @@ VERSION_TAG: Final = "adaptive.version"
 CHALLENGER: Final = "challenger"
 CHAMPION: Final = "champion"
 _METRICS_PER_CALL: Final = 900
+_MISSING: Final = "RESOURCE_DOES_NOT_EXIST"
+"""MLflow's error code where a registered model or a version of it is not there."""
 
 
 class TrackingError(Exception):
     """MLflow is away or refused; the update can be recorded again later."""
+
+
+class UnknownVersionError(TrackingError):
+    """MLflow answers, and does not know the version or its model (yet)."""
 
 
 class MlflowTracker:
@@ -76,26 +82,33 @@ class MlflowTracker:
         return run_id
 
     def mark_champion(self, tenant: str, version: int | None) -> None:
-        """Move the alias `champion` of a tenant's model; None removes it.
+        """Move the alias `champion` of a tenant's model; None removes it, and a missing model has none.
 
         Raises:
-            TrackingError: MLflow is away, or does not know the version (yet).
+            UnknownVersionError: MLflow does not know the version or its model (yet).
+            TrackingError: MLflow is away.
         """
         name = self.model_name(tenant)
+        unknown = UnknownVersionError(
+            f"MLflow has no version {version} of {name} yet; it is tried again later"
+        )
+        number: str | None = None
         try:
             client = self._connect()
             if version is None:
                 client.delete_registered_model_alias(name, CHAMPION)
                 return
             number = _registered(client, name, version)
+            if number is not None:
+                client.set_registered_model_alias(name, CHAMPION, number)
         except Exception as error:
-            raise _tracking_error("find a version", error) from error
+            if getattr(error, "error_code", None) != _MISSING:
+                raise _tracking_error("mark a champion", error) from error
+            if version is None:
+                return
+            raise unknown from error
         if number is None:
-            raise TrackingError(f"MLflow has no version {version} of {name} yet; it is tried again later")
-        try:
-            client.set_registered_model_alias(name, CHAMPION, number)
-        except Exception as error:
-            raise _tracking_error("mark a champion", error) from error
+            raise unknown
 
     def model_name(self, tenant: str) -> str:
         """Name of the tenant's registered model."""
