@@ -33,7 +33,7 @@ class Settings(BaseSettings):
     home: Path = Field(
         Path(".adaptive"), description="State directory: models, log, store, database, MLflow."
     )
-    log_url: str | None = Field(None, description="sqlite:///path or kafka://host:port,…; default: in home.")
+    log_url: str | None = Field(None, description="sqlite:///path; default: in home.")
     store_url: str | None = Field(None, description="file:///path or s3://bucket/prefix; default: in home.")
     database_url: str | None = Field(None, description="SQLAlchemy URL of the controller; default: in home.")
     tracking_url: str | None = Field(
@@ -78,7 +78,7 @@ class Settings(BaseSettings):
     control_share: float = Field(0.05, ge=0, le=1)
     off_share: float = Field(0.01, ge=0, le=1)
 
-    learners: int | None = Field(None, ge=1, description="Learner actors; default: 1 below 8 cores.")
+    learners: int | None = Field(None, ge=1, description="Learner actors: 1; more are not supported yet.")
     learner_threads: int = Field(1, ge=1)
     learner_niceness: int = Field(
         5,

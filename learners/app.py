@@ -32,8 +32,14 @@ def run(settings: Settings, stop: threading.Event | None = None) -> None:
         stop: Ends learning when set; default: signals do.
 
     Raises:
+        SystemExit: `learners` asks for more than there is; nothing was started.
         CheckpointError: target or turbo is missing or unusable; nothing was started.
     """
+    if settings.learners is not None and settings.learners > 1:
+        raise SystemExit(
+            f"error: learners: {settings.learners} learners are not supported yet, one serves every tenant; "
+            "leave it at 1 (ADAPTIVE_LEARNERS)"
+        )
     drafter_directories(settings)
     paths = LearnerPaths(settings.home)
     paths.root.mkdir(parents=True, exist_ok=True)
