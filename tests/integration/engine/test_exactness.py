@@ -116,8 +116,9 @@ def test_swap_in_mid_generation_changes_no_greedy_output(engine: Engine, plain: 
 
 
 def sample(engine: Engine, plan: RequestPlan, first_seed: int) -> list[list[int]]:
-    """The first tokens of SAMPLES answers to a short text, each with a seed of its own."""
-    prompt = engine.llm.get_tokenizer().encode("Once upon a time")
+    """The first tokens of SAMPLES answers to a short prompt, each with a seed of its own."""
+    # Without the template's system prompt: short, so that thousands of prefills stay cheap.
+    prompt = engine.llm.get_tokenizer().encode("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
     seeds = range(first_seed, first_seed + SAMPLES)
     return engine.generate(
         [prompt] * SAMPLES, plan, max_tokens=2, temperature=0.8, seeds=seeds, ignore_eos=True
