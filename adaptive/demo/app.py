@@ -19,7 +19,6 @@ from adaptive.demo.client import AdminClient, EndpointClient, RequestFailedError
 from adaptive.demo.probe import ArmResult, probe
 from adaptive.demo.traffic import TrafficPlayer
 from adaptive.internal_key import internal_key
-from adaptive.settings import Settings
 from adaptive.up.stack import Stack, StackError
 from adaptive.workloads import load
 from learners.status import read_status
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from adaptive.contracts import Arm
+    from adaptive.settings import Settings
 
 TENANTS: Final = {"tools": "near turbo's mix", "format": "far from it"}
 """Workload name (also the tenant's id) and what it stands for."""
@@ -82,7 +82,8 @@ class Demo:
                 self._pin(tenant, admin)
             results = self._probe(tenants)
             versions = {tenant.name: admin.versions(tenant.name) for tenant in tenants}
-            engine = self._client(tenants[0].key).engine()
+            with contextlib.closing(self._client(tenants[0].key)) as client:
+                engine = client.engine()
             crashed += [name for name in stack.crashes() if name not in crashed]
             admin.close()
         return self._finish(tenants, results, versions, engine, crashed)
@@ -140,7 +141,7 @@ class Demo:
         """Hold the tenant's drafter still, so that one version makes all of the adapted numbers."""
         admin.pin(tenant.name, admin.tenant(tenant.name)["champion"] or 0)
         deadline = time.monotonic() + _PIN_SECONDS
-        while not all(engine["current"] for engine in admin.tenant(tenant.name)["engines"]):
+        while not _in_force(admin.tenant(tenant.name)):
             if time.monotonic() > deadline:
                 raise DemoError(f"no engine acknowledged the policy of {tenant.name}: see the logs of serve")
             time.sleep(0.2)
@@ -231,7 +232,7 @@ def _fresh_home(settings: Settings, home: Path) -> Path:
 
 def _demo_settings(settings: Settings, home: Path) -> Settings:
     """The operator's settings, but none of the operator's state: the demo keeps to its own home."""
-    state = Settings(home=home)
+    state = settings.model_copy(update={"home": home})
     return settings.model_copy(
         update={
             "home": home,
@@ -242,6 +243,12 @@ def _demo_settings(settings: Settings, home: Path) -> Settings:
             "acceptance_details": True,
         }
     )
+
+
+def _in_force(tenant: Mapping[str, Any]) -> bool:
+    """Whether the engine acknowledged the tenant's policy; none that reported yet has not."""
+    engines = tenant["engines"]
+    return bool(engines) and all(engine["current"] for engine in engines)
 
 
 def _progress(update: Callable[[str], None], tenant: str) -> Callable[[int, int], None]:

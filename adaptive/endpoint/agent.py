@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _POLL_SECONDS: Final = 0.25
 _RETRY_SECONDS: Final = 2.0
 _STAGE_SECONDS: Final = 60.0
+_STAGED_POLL_SECONDS: Final = 0.05
 
 
 class Engine(Protocol):
@@ -155,11 +156,8 @@ class Agent:
             self._policies_view = CompactedView(
                 self._transport, contracts.TOPIC_POLICY_DECIDED, PolicyDecided
             )
-        assert self._accounts_view is not None
         assert self._policies_view is not None
-        accounts = self._accounts_view.poll()
-        for tenant, account in accounts.items():
-            self._directory.set_account(tenant, account)
+        self._read_accounts()
         policies = self._policies_view.poll()
         for tenant, policy in policies.items():
             known = self._policies.get(tenant)
@@ -170,7 +168,22 @@ class Agent:
             self._pending.add(tenant)
             self._waiting.pop(tenant, None)
             self._evicted.discard(tenant)
-        self._unsaved = self._unsaved or bool(accounts or policies)
+        self._unsaved = self._unsaved or bool(policies)
+
+    def _read_accounts(self) -> None:
+        assert self._accounts_view is not None
+        accounts = self._accounts_view.poll()
+        for tenant, account in accounts.items():
+            self._directory.set_account(tenant, account)
+        self._unsaved = self._unsaved or bool(accounts)
+
+    def _follow_accounts(self) -> None:
+        """Read accounts alone, where policies must stay as they are: in the middle of applying one."""
+        try:
+            self._read_accounts()
+        except Exception:
+            self._close_log()
+            raise
 
     def _save(self) -> None:
         if self._unsaved:
@@ -190,10 +203,11 @@ class Agent:
 
     def _apply_pending(self) -> None:
         for tenant in sorted(self._pending):
-            self._attempt("accounts", self._follow_log)  # a revoked key must not wait for adapters to be read
             retry_at, reason = self._waiting.get(tenant, (0.0, ""))
             if time.monotonic() < retry_at:
                 continue
+            if self._transport is not None:  # a log that is away is for the next round: nothing waits for it
+                self._attempt("log", self._follow_log)
             policy = self._policies.get(tenant)
             try:
                 self._apply(tenant, policy)
@@ -268,7 +282,9 @@ class Agent:
                 return
             if state == "refused":
                 raise RefusedError(why)
-            time.sleep(0.02)
+            if self._transport is not None:  # a revoked key must not wait for an adapter to be read
+                self._attempt("log", self._follow_accounts)
+            time.sleep(_STAGED_POLL_SECONDS)
         raise NotYetError(
             f"adapter {tenant}@{version} was not read within {_STAGE_SECONDS:.0f} s: check the disk"
         )
@@ -278,7 +294,7 @@ class Agent:
     def _report(self) -> None:
         info = self._engine.call("adapter_info")
         slots = msgspec.convert(info["slots"], list[SlotState])
-        self._note_evictions({(slot.tenant, slot.version) for slot in slots})
+        self._note_evictions(slots)
         capture = info["capture"]
         telemetry = EngineTelemetry(
             engine_id=self._engine_id,
@@ -301,7 +317,8 @@ class Agent:
                 contracts.TOPIC_ENGINE_TELEMETRY, self._engine_id, contracts.encode(telemetry)
             )
 
-    def _note_evictions(self, resident: set[tuple[str, int]]) -> None:
+    def _note_evictions(self, slots: list[SlotState]) -> None:
+        resident = {(slot.tenant, slot.version) for slot in slots}
         for tenant, champion in list(self._in_force.items()):
             if champion is not None and (tenant, champion.version) not in resident:
                 self._in_force[tenant] = None
@@ -309,7 +326,8 @@ class Agent:
                 self._acknowledged.pop(tenant, None)
                 self._directory.set_policy(tenant, self._policies.get(tenant), 0)
         # A slot that is free again takes back an evicted adapter; with all taken, turbo serves meanwhile.
-        free = self._settings.slots - 1 - len(resident)
+        # Slots are counted, not versions: one that came back may hold a second for its requests in flight.
+        free = self._settings.slots - 1 - len(slots)
         for tenant in sorted(self._evicted)[: max(free, 0)]:
             self._evicted.discard(tenant)
             self._pending.add(tenant)

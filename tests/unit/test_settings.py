@@ -106,6 +106,21 @@ def test_urls_default_to_home(tmp_path: Path) -> None:
     assert settings.resolved_tracking_url == f"sqlite:///{home}/mlflow.db"
 
 
+def test_embedded_urls_stay_known_where_others_are_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that must keep to its home finds it whatever the operator has chosen."""
+    for name in ("LOG_URL", "STORE_URL", "DATABASE_URL", "TRACKING_URL"):
+        monkeypatch.setenv(f"ADAPTIVE_{name}", "http://operator")
+    settings = Settings(home=Path("state"))
+    home = f"{tmp_path.resolve()}/state"
+    assert settings.resolved_log_url == settings.resolved_tracking_url == "http://operator"
+    assert settings.default_log_url == f"sqlite:///{home}/log.db"
+    assert settings.default_store_url == f"file://{home}/store"
+    assert settings.default_database_url == f"sqlite:///{home}/control.db"
+    assert settings.default_tracking_url == f"sqlite:///{home}/mlflow.db"
+
+
 def test_urls_that_are_set_are_kept() -> None:
     """Nothing is derived where the operator has chosen."""
     settings = Settings(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from filelock import FileLock
 from rich.console import Console
 
 from adaptive.contracts import Arm
 from adaptive.demo import app as app_module
 from adaptive.demo.client import RequestFailedError
 from adaptive.settings import Settings
+from adaptive.up.environment import child_environment
 from adaptive.up.stack import StackError
 from adaptive.workloads.prompt import Workload
 from learners.status import LearnerStatus, write_status
@@ -39,6 +43,10 @@ class Service:
         self.keys_known_at = 0.0
         self.fail: Callable[[Arm | None], str | None] = lambda _: None
         self.asked: list[Arm | None] = []
+        self.champions: dict[str, int] = {}
+        self.pinned: dict[str, int] = {}
+        self.policies_until_current = 0
+        self.engines = 1
         self.paused_while_probing: list[bool] = []
 
     # -- the stack --
@@ -54,6 +62,7 @@ class Service:
     def start(self) -> None:
         """Start, or not."""
         self.events.append("start")
+        self.asked.clear()
         if self.refuse_start:
             raise StackError("port 8000 is taken: set ADAPTIVE_ENDPOINT_PORT")
 
@@ -74,11 +83,25 @@ class Service:
 
     def tenant(self, tenant: str) -> dict[str, Any]:
         """A state."""
-        return {"id": tenant, "champion": None, "arms": [], "learning": None}
+        current = self.policies_until_current <= 0
+        if tenant in self.pinned:
+            self.policies_until_current -= 1
+        return {
+            "id": tenant,
+            "champion": self.champions.get(tenant),
+            "engines": [{"current": current}] * self.engines,
+            "arms": [],
+            "learning": None,
+        }
+
+    def pin(self, tenant: str, version: int) -> None:
+        """Hold a version, after the traffic."""
+        assert set(self.asked) <= {None}
+        self.pinned[tenant] = version
 
     def versions(self, tenant: str) -> list[dict[str, Any]]:
         """One version for the far tenant."""
-        if tenant != "idioma":
+        if tenant != "format":
             return []
         return [
             {
@@ -126,6 +149,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     monkeypatch.setattr(app_module, "EndpointClient", lambda *_: made)
     monkeypatch.setattr(app_module, "load", lambda name: Workload(name, prompts(4), prompts(3)))
     monkeypatch.setattr(app_module, "_FRAME_SECONDS", 0.01)
+    monkeypatch.setattr(app_module, "_PIN_SECONDS", 0.5)
     return made
 
 
@@ -134,6 +158,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[i
     """Run the demo; exit code, report (empty if there is none) and what was printed."""
     console = Console(width=200, record=True, force_terminal=False)
     monkeypatch.setattr(app_module, "Console", lambda: console)
+    monkeypatch.chdir(tmp_path)
+    for name in list(os.environ):
+        if name.startswith("ADAPTIVE_") or name == "MLFLOW_TRACKING_URI":
+            monkeypatch.delenv(name)
     output = tmp_path / "runs" / "demo" / "report.json"
 
     def start() -> tuple[int, dict[str, Any], str]:
@@ -157,17 +185,17 @@ def test_a_run_leaves_a_report(service: Service, run: Callable[[], tuple[int, di
         "duration_seconds",
     }
     assert report["target"] == "tiny"
-    assert set(report["tenants"]) == {"tools", "idioma"}
-    far = report["tenants"]["idioma"]
+    assert set(report["tenants"]) == {"tools", "format"}
+    far = report["tenants"]["format"]
     assert (far["turbo"]["tokens_per_second"], far["adapted"]["tokens_per_second"]) == (20.0, 40.0)
     assert (far["tokens_trained"], far["training_seconds"]) == (4000, 12.5)
     assert report["requests_served"] > 0
     assert report["requests_failed"] == 0
     assert report["swap_pause_ms"] == {"p50": 2.0, "max": 3.0}
     assert 0 < report["duration_seconds"] < 30
-    assert "idioma" in printed
+    assert "format" in printed
     assert "report.json" in printed
-    assert service.events == ["start", "create tools", "create idioma", "stop"]
+    assert service.events == ["start", "create tools", "create format", "stop"]
 
 
 def test_arms_are_probed_with_learning_paused(
@@ -281,18 +309,123 @@ def test_every_run_starts_from_turbo(
     service: Service, run: Callable[[], tuple[int, dict[str, Any], str]], tmp_path: Path
 ) -> None:
     """State of an earlier run is gone; prepared models are shared with the user's home."""
-    old = tmp_path / "runs" / "demo" / "home"
-    old.mkdir(parents=True)
-    (old / "log.db").touch()
     models = tmp_path / "state" / "models"
     models.mkdir(parents=True)
     (models / "tiny").touch()
     run()
     assert service.settings is not None
     home = service.settings.home
-    assert home == old.resolve()
+    assert home == (tmp_path / "runs" / "demo" / "demo-home").resolve()
+    (home / "log.db").touch()
+    run()
     assert not (home / "log.db").exists()
     assert (home / "models" / "tiny").exists()
     assert service.settings.acceptance_details is True
+
+
+def test_a_directory_that_no_demo_made_is_left_alone(
+    service: Service, run: Callable[[], tuple[int, dict[str, Any], str]], tmp_path: Path
+) -> None:
+    """Whatever has the name of the demo's state stays as it is, and nothing is started."""
+    theirs = tmp_path / "runs" / "demo" / "demo-home"
+    theirs.mkdir(parents=True)
+    (theirs / "thesis.txt").write_text("years of work")
+    code, report, printed = run()
+    assert (code, report, service.events) == (1, {}, [])
+    assert "was not made by a demo: choose another --output" in printed
+    assert [path.name for path in theirs.iterdir()] == ["thesis.txt"]
+
+
+def test_the_users_home_beside_the_report_is_left_alone(
+    service: Service, run: Callable[[], tuple[int, dict[str, Any], str]], tmp_path: Path
+) -> None:
+    """A report at ~/x.json, with a directory `home` beside it."""
+    theirs = tmp_path / "runs" / "demo" / "home"
+    theirs.mkdir(parents=True)
+    (theirs / "thesis.txt").write_text("years of work")
+    assert run()[0] == 0
+    assert (theirs / "thesis.txt").read_text() == "years of work"
+    assert service.events[-1] == "stop"
+
+
+def test_a_second_demo_is_refused_before_anything_is_deleted(
+    service: Service, run: Callable[[], tuple[int, dict[str, Any], str]], tmp_path: Path
+) -> None:
+    """The first one's state is in use; once it has ended, it is in nobody's way."""
     run()
-    assert (models / "tiny").exists()
+    home = tmp_path / "runs" / "demo" / "demo-home"
+    (home / "log.db").touch()
+    service.events.clear()
+    with FileLock(tmp_path / "runs" / "demo" / "demo-home.lock"):
+        code, _, printed = run()
+    assert (code, service.events) == (1, [])
+    assert "another demo is running" in printed
+    assert (home / "log.db").exists()
+    assert run()[0] == 0
+    assert not (home / "log.db").exists()
+
+
+def test_the_operators_state_is_out_of_reach(
+    service: Service,
+    run: Callable[[], tuple[int, dict[str, Any], str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No process of the demo reads or writes the log, store, database or runs of the operator's service.
+
+    What the children read is what counts: they inherit the environment and the settings file.
+    """
+    (tmp_path / "adaptive.yaml").write_text("store_url: s3://operator/store\nlog_url: kafka://operator\n")
+    for name in ("ADAPTIVE_LOG_URL", "ADAPTIVE_STORE_URL", "ADAPTIVE_DATABASE_URL"):
+        monkeypatch.setenv(name, "postgresql://operator")
+    for name in ("ADAPTIVE_TRACKING_URL", "MLFLOW_TRACKING_URI"):
+        monkeypatch.setenv(name, "http://operator:5000")
+    monkeypatch.setenv("ADAPTIVE_RANK", "7")
+    assert run()[0] == 0
+    assert service.settings is not None
+    for name, value in child_environment(service.settings).items():
+        monkeypatch.setenv(name, value)
+    child = Settings()
+    home = f"{tmp_path.resolve()}/runs/demo/demo-home"
+    assert str(child.home) == home
+    assert child.resolved_log_url == f"sqlite:///{home}/log.db"
+    assert child.resolved_store_url == f"file://{home}/store"
+    assert child.resolved_database_url == f"sqlite:///{home}/control.db"
+    assert child.resolved_tracking_url == f"sqlite:///{home}/mlflow.db"
+    assert child.rank == 7
+
+
+def test_drafters_are_pinned_while_they_are_probed(
+    service: Service, run: Callable[[], tuple[int, dict[str, Any], str]]
+) -> None:
+    """The champion of the moment, or turbo; probes wait until the engine has it."""
+    service.champions = {"format": 3}
+    service.policies_until_current = 3
+    assert run()[0] == 0
+    assert service.pinned == {"tools": 0, "format": 3}
+    assert service.policies_until_current <= 0
+
+
+@pytest.mark.parametrize("engines", [0, 1])
+def test_a_drafter_that_never_serves_is_not_probed(
+    service: Service, run: Callable[[], tuple[int, dict[str, Any], str]], engines: int
+) -> None:
+    """An engine that does not obey, and one that never reported."""
+    service.policies_until_current = 1_000_000
+    service.engines = engines
+    code, report, printed = run()
+    assert (code, report) == (1, {})
+    assert "no engine acknowledged the policy of tools" in printed
+    assert set(service.asked) == {None}
+
+
+@pytest.mark.usefixtures("service")
+def test_a_demo_that_served_nothing_fails(
+    run: Callable[[], tuple[int, dict[str, Any], str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No failure either, but nothing was learned from: the report's numbers mean nothing."""
+    idle = SimpleNamespace(served=0, failed=0, output_tokens=0, errors=[], start=int, stop=int)
+    monkeypatch.setattr(app_module, "TrafficPlayer", lambda *_, **__: idle)
+    code, report, printed = run()
+    assert (code, report["requests_served"]) == (1, 0)
+    assert "no request of the traffic was served: allow more --minutes" in printed

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -189,6 +192,57 @@ def test_a_refused_tenant_is_an_error(admin: AdminClient, wire: Wire) -> None:
     wire.answer = lambda _: httpx.Response(401)
     with pytest.raises(httpx.HTTPStatusError, match="401"):
         admin.create_tenant("tools")
+
+
+def test_a_pin_is_a_patch(admin: AdminClient, wire: Wire) -> None:
+    """Turbo is version 0, which must not be mistaken for no pin."""
+    wire.answer = lambda _: httpx.Response(200, json={})
+    admin.pin("tools", 0)
+    assert (wire.requests[0].method, wire.requests[0].url.path) == ("PATCH", "/v1/tenants/tools")
+    assert wire.body() == {"pin": 0}
+    wire.answer = lambda _: httpx.Response(422)
+    with pytest.raises(httpx.HTTPStatusError, match="422"):
+        admin.pin("tools", 9)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers every GET with an empty object."""
+
+    def do_GET(self) -> None:
+        """Answer."""
+        self.send_response(200)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: Any) -> None:
+        """Stay silent."""
+
+
+@contextmanager
+def loopback() -> Iterator[str]:
+    """A server on this machine; its URL."""
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_clients_ignore_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the demo started is on this machine, where no proxy of the environment reaches."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing listens there
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with loopback() as url:
+        endpoint = EndpointClient(url, "tenant-key", "tiny", "internal")
+        assert endpoint.authorized()
+        endpoint.close()
+        admin = AdminClient(url, "admin-key")
+        assert admin.tenant("tools") == {}
+        admin.close()
 
 
 def test_versions_come_oldest_first(admin: AdminClient, wire: Wire) -> None:

@@ -12,6 +12,7 @@ from adaptive.contracts import AdapterReference, EngineTelemetry, PolicyDecided,
 from adaptive.endpoint.agent import Agent
 from adaptive.endpoint.errors import EndpointError
 from adaptive.endpoint.tenants import TenantDirectory
+from adaptive.engine.slots import NoFreeSlotError, SlotTable
 from adaptive.settings import Settings
 from collectors.open import open_transport
 from collectors.store import TensorStore
@@ -95,6 +96,50 @@ class Engine:
         return {tenant: slot["version"] for tenant, slot in self.slots.items()}
 
 
+class SlotEngine(Engine):
+    """Places adapters as the worker does: free slots first, then the one idle for longest."""
+
+    def __init__(self, slots: int) -> None:
+        super().__init__()
+        self.table = SlotTable(slots)
+
+    def commit_adapter(self, tenant: str, version: int, weight: float) -> dict[str, Any]:
+        """Put it in service, in another's place if need be."""
+        try:
+            slot = self.table.reserve(tenant)
+        except NoFreeSlotError as error:
+            return {"error": str(error), "retry": True}
+        del self.staged[tenant, version]
+        self.table.commit(tenant, version, slot, weight)
+        return {"slot": slot, "pause_ms": 0.5}
+
+    def retire_adapter(self, tenant: str) -> None:
+        """Back to turbo."""
+        self.table.retire(tenant)
+
+    def set_policy(self, tenant: str, weight: float) -> None:
+        """A new weight, where there is an adapter."""
+        self.table.set_weight(tenant, weight)
+
+    def adapter_info(self) -> dict[str, Any]:
+        """As the worker reports."""
+        slots = [
+            {
+                "slot": slot.index,
+                "tenant": slot.tenant,
+                "version": slot.version,
+                "weight": slot.weight,
+                "requests": slot.requests,
+            }
+            for slot in self.table.occupied()
+        ]
+        return super().adapter_info() | {"slots": slots}
+
+    def commits(self, tenant: str) -> int:
+        """How often an adapter of the tenant was put in service."""
+        return len([call for call in self.calls if call[:2] == ("commit_adapter", tenant)])
+
+
 class Stack:
     """One home: log, store, engine, directory and as many agents, one after another, as a test wants."""
 
@@ -114,6 +159,12 @@ class Stack:
         if self.away.is_set():
             raise TransportUnavailableError("the log is away")
         return open_transport(self.settings.resolved_log_url)
+
+    def use_slots(self, slots: int) -> SlotEngine:
+        """Serve with the worker's own bookkeeping of slots."""
+        self.settings = self.settings.model_copy(update={"slots": slots})
+        self.engine = made = SlotEngine(slots)
+        return made
 
     def start(self) -> Agent:
         """Start an agent over a fresh directory."""
@@ -174,9 +225,13 @@ class Stack:
         report = self.report()
         return report.acknowledged.get(tenant) if report is not None else None
 
-    def acknowledges(self, policy_version: int) -> bool:
-        """Whether acme's policy is in force."""
-        return self.acknowledged() == policy_version
+    def acknowledges(self, policy_version: int, tenant: str = "acme") -> bool:
+        """Whether a tenant's policy is in force."""
+        return self.acknowledged(tenant) == policy_version
+
+    def admitted(self, tenant: str = "acme") -> int:
+        """Version that the tenant's requests are admitted with."""
+        return self.directory.admit(tenant, None, None).version
 
     def refusal(self, tenant: str = "acme") -> tuple[int, str] | None:
         """Policy version refused and why, as telemetry says."""

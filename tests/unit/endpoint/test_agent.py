@@ -201,13 +201,50 @@ def test_an_evicted_adapter_is_noted(stack: Stack, old_version_in_flight: bool) 
 
     An older version that still drafts for requests in flight does not count as the tenant's adapter.
     """
+    stack.settings = stack.settings.model_copy(update={"slots": 2})
     stack.tell(policy(champion=stack.adapter(version=2)))
     stack.start()
-    eventually(lambda: stack.directory.admit("acme", None, None).version == 2)
-    if old_version_in_flight:
-        stack.engine.slots["acme"] = stack.engine.slots["acme"] | {"version": 1, "requests": 1}
-    else:
-        del stack.engine.slots["acme"]
+    eventually(lambda: stack.admitted() == 2)
+    taken = {"version": 1, "requests": 1} if old_version_in_flight else {"tenant": "other"}
+    stack.engine.slots["acme"] = stack.engine.slots["acme"] | taken
     eventually(lambda: stack.directory.admit("acme", None, None).arm is Arm.TURBO)
+    eventually(lambda: stack.acknowledged() is None)
     stack.tell(policy(champion=stack.adapter(version=2), policy_version=2))
     eventually(lambda: stack.engine.versions() == {"acme": 2})
+
+
+def test_an_evicted_adapter_comes_back_when_a_slot_is_free(stack: Stack) -> None:
+    """Not before: two tenants do not take one slot from each other without end."""
+    engine = stack.use_slots(2)
+    stack.start()
+    for tenant in ("acme", "other"):
+        stack.tell(policy(tenant, champion=stack.adapter(tenant, version=3)))
+        eventually(functools.partial(stack.acknowledges, 1, tenant))
+    eventually(lambda: stack.acknowledged("acme") is None)
+    next_report(stack, 5)
+    assert (stack.admitted("acme"), stack.admitted("other")) == (0, 3)
+    assert (engine.commits("acme"), engine.commits("other")) == (1, 1)
+    stack.tell(policy("other", policy_version=2))
+    eventually(lambda: stack.acknowledges(1, "acme"))
+    assert (stack.admitted("acme"), stack.admitted("other")) == (3, 0)
+    assert engine.table.current_version("acme") == 3
+
+
+def test_a_version_with_two_slots_leaves_none_free(stack: Stack) -> None:
+    """A rollback to a version that still drafts for requests in flight gives it a second slot.
+
+    Taking back the evicted adapter then would evict the version that was rolled back to.
+    """
+    engine = stack.use_slots(3)
+    stack.start()
+    for tenant in ("acme", "other"):
+        stack.tell(policy(tenant, champion=stack.adapter(tenant)))
+        eventually(functools.partial(stack.acknowledges, 1, tenant))
+    engine.table.acquire("acme")
+    for policy_version, version in ((2, 2), (3, 1)):
+        stack.tell(policy(champion=stack.adapter(version=version), policy_version=policy_version))
+        eventually(functools.partial(stack.acknowledges, policy_version))
+    assert [(slot.tenant, slot.version) for slot in engine.table.occupied()] == [("acme", 1)] * 2
+    next_report(stack, 5)
+    assert engine.commits("other") == 1
+    assert engine.table.current_version("acme") == 1

@@ -21,6 +21,20 @@ if TYPE_CHECKING:
     import pytest
 
 
+class SlowEngine(Engine):
+    """Reads adapters when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+        self.read = threading.Event()
+
+    def staged_adapter(self, tenant: str, version: int) -> tuple[str, str]:
+        """Still loading until then."""
+        self.asked.set()
+        return super().staged_adapter(tenant, version) if self.read.is_set() else ("loading", "")
+
+
 def test_a_full_engine_is_no_refusal(stack: Stack) -> None:
     """A refusal would make the controller withdraw the version for ever: the policy waits for a slot."""
     stack.engine.full = True
@@ -66,6 +80,74 @@ def test_a_store_that_is_away_is_no_refusal(stack: Stack, monkeypatch: pytest.Mo
     assert next_report(stack).refused == {}
     away.clear()
     eventually(lambda: stack.acknowledged() == 1)
+
+
+def test_a_revoked_key_does_not_wait_for_a_slow_adapter(stack: Stack) -> None:
+    """Accounts are followed while another tenant's adapter is read, which may take a minute."""
+    slow = SlowEngine()
+    stack.engine = slow
+    stack.tell(account("other", "leaked"))
+    stack.tell(policy(champion=stack.adapter()))
+    stack.start()
+    eventually(slow.asked.is_set)
+    assert stack.knows("leaked")
+    stack.tell(account("other", "fresh", revision=2))
+    eventually(lambda: not stack.knows("leaked"))
+    assert stack.knows("fresh")
+    assert stack.engine.versions() == {}
+    slow.read.set()
+    eventually(lambda: stack.acknowledged() == 1)
+    eventually(lambda: stack.saved()["accounts"]["other"]["revision"] == 2)
+
+
+def test_a_log_that_goes_away_does_not_hold_up_a_slow_adapter(stack: Stack) -> None:
+    """The adapter comes into service all the same, and accounts are followed again afterwards."""
+    slow = SlowEngine()
+    stack.engine = slow
+    cut = threading.Event()
+    plain = stack.open
+    stack.open = lambda: Failing(plain(), cut)  # type: ignore[method-assign,assignment,return-value]  # a cuttable log
+    stack.tell(account("other", "leaked"))
+    stack.tell(policy(champion=stack.adapter()))
+    stack.start()
+    eventually(slow.asked.is_set)
+    cut.set()
+    stack.tell(account("other", "fresh", revision=2))
+    slow.read.set()
+    eventually(lambda: stack.engine.versions() == {"acme": 1})
+    assert stack.knows("leaked")
+    cut.clear()
+    eventually(lambda: stack.knows("fresh"))
+    eventually(lambda: stack.acknowledged() == 1)
+
+
+def test_a_revoked_key_does_not_wait_for_the_next_adapter(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is read between two tenants' policies too: after a slow download, before the next one."""
+    fetch = TensorStore.fetch
+    fetching, revoked = threading.Event(), threading.Event()
+    known: list[bool] = []
+
+    def slow(store: TensorStore, uri: str, sha256: str, destination: Path) -> Path:
+        if "/acme/" in uri:
+            fetching.set()
+            assert revoked.wait(10)
+        else:
+            known.append(stack.knows("leaked"))
+        return fetch(store, uri, sha256, destination)
+
+    monkeypatch.setattr(TensorStore, "fetch", slow)
+    stack.tell(account("acme", "leaked"))
+    for tenant in ("acme", "other"):
+        stack.tell(policy(tenant, champion=stack.adapter(tenant)))
+    stack.start()
+    eventually(fetching.is_set)
+    assert stack.knows("leaked")
+    stack.tell(account("acme", "fresh", revision=2))
+    revoked.set()
+    eventually(lambda: stack.acknowledged("other") == 1)
+    assert known == [False]
 
 
 def test_a_damaged_local_copy_is_fetched_again(stack: Stack) -> None:

@@ -11,6 +11,7 @@ from adaptive.endpoint.arguments import ArgumentError, engine_config, vllm_argum
 from adaptive.endpoint.identity import Identity, identify
 from adaptive.engine.config import CaptureConfig, EngineConfig
 from adaptive.settings import Settings
+from adaptive.up.roles import standard_roles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,6 +86,13 @@ def test_without_capture_the_engine_knows_no_log(settings: Settings, identity: I
     assert engine_config(settings.model_copy(update={"capture": False}), identity).capture is None
 
 
+def test_requests_in_flight_end_before_the_supervisor_kills(settings: Settings, identity: Identity) -> None:
+    """VLLM drains for as long as it is told, 0 s by default; what is left a few seconds later is killed."""
+    seconds = int(value(vllm_arguments(settings, identity, []), "--shutdown-timeout"))
+    (serve,) = (role for role in standard_roles(settings) if role.name == "serve")
+    assert 0 < seconds <= serve.drain_seconds - 5
+
+
 def test_an_operators_flags_come_last(settings: Settings, identity: Identity) -> None:
     """Argparse takes the last value, so theirs wins."""
     extra = ["--max-num-seqs", "3", "--seed=5"]
@@ -107,16 +115,31 @@ def test_an_operators_flags_come_last(settings: Settings, identity: Identity) ->
         "--additional_config.adaptive.slots=9",
         "--api-key=open",
         "--config",
+        "--model",
+        "--model=theirs",
+        "--tokenizer",
+        "--served-model-name",
+        "--served_model_name=gpt",
+        "--speculative-config",
+        "--speculative-config.method=ngram",
+        "-sc",
+        "-sc.method",
+        "--host=::",
+        "--port",
     ],
 )
 def test_owned_flags_are_refused(settings: Settings, identity: Identity, argument: str) -> None:
     """However vLLM lets them be spelt; the message names the flag and the reason."""
-    with pytest.raises(ArgumentError, match=r"^-\S+ cannot be passed: one API-server process per engine"):
+    with pytest.raises(ArgumentError, match=r"^-\S+ cannot be passed: the endpoint sets it"):
         vllm_arguments(settings, identity, ["--seed", "1", argument, "2"])
 
 
 @pytest.mark.parametrize(
-    "argument", ["--seed", "--config-format=hf", "--max_model_len", "-O3", "-", "--", "worker-cls", "2"]
+    "argument",
+    [
+        *("--seed", "--config-format=hf", "--max_model_len", "-O3", "-", "--", "worker-cls", "2"),
+        *("--model-impl=vllm", "--tokenizer-mode=slow", "--shutdown-timeout=5"),
+    ],
 )
 def test_other_flags_pass(settings: Settings, identity: Identity, argument: str) -> None:
     """Only what would break tenants' accounts or the plugin is held back."""

@@ -114,6 +114,20 @@ def test_control_fields_are_replaced_by_ours() -> None:
     }
 
 
+def test_beam_search_is_refused_by_name() -> None:
+    """VLLM's beam search makes requests of its own, without the tenant's fields: 400, and what to do."""
+    with pytest.raises(EndpointError, match="use_beam_search is not served here: leave it out") as raised:
+        request_body.inject({"model": "m", "use_beam_search": True}, {}, "salt")
+    error = raised.value
+    assert (error.status, error.parameter, error.code) == (400, "use_beam_search", "unsupported_field")
+
+
+@pytest.mark.parametrize("value", [False, None])
+def test_no_beam_search_is_the_usual_request(value: object) -> None:
+    """Clients that spell out the default are served."""
+    assert "model" in json.loads(request_body.inject({"model": "m", "use_beam_search": value}, {}, "salt"))
+
+
 @given(st.dictionaries(st.text(), JSON, max_size=5))
 def test_everything_else_passes_unchanged(sent: dict[str, Any]) -> None:
     """The body a client sent arrives as it was, whatever is in it."""

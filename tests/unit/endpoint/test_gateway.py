@@ -382,6 +382,14 @@ def test_an_arm_without_the_internal_key_is_ignored(
     assert server.plan.learn is True
 
 
+def test_beam_search_never_reaches_the_engine(post: Callable[..., Response], server: Server) -> None:
+    """The client gets an error of the API's own form that names the field."""
+    response = post({"use_beam_search": True, "n": 2})
+    assert response.status == 400
+    assert error_of(response)["param"] == "use_beam_search"
+    assert server.scopes == []
+
+
 def test_an_unknown_arm_is_a_bad_request(post: Callable[..., Response]) -> None:
     """The error names the header and the arms there are."""
     response = post(headers={"x-adaptive-arm": "ngram", "x-adaptive-internal-key": INTERNAL})

@@ -2,117 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from vllm import SamplingParams
 
-from adaptive.contracts import Arm, ArmCounters
-from adaptive.engine.adapters import AdapterBuffers
-from adaptive.engine.config import EngineConfig
+from adaptive.contracts import Arm
 from adaptive.engine.request import RequestPlan
 from adaptive.engine.slots import NoFreeSlotError
-from adaptive.engine.state import MAX_PAUSES, EngineState, feature_rows
+from adaptive.engine.state import MAX_PAUSES, feature_rows
 from adaptive.speculator.adapter import AdapterError
-from tests.unit.engine.conftest import RANK, TARGET, TURBO
+from tests.unit.engine.conftest import TARGET, TURBO
+from tests.unit.engine.harness import EOS, Harness
 
 if TYPE_CHECKING:
-    from adaptive.engine.recorder import Segment
     from adaptive.speculator.config import SpeculatorConfig
     from tests.unit.engine.conftest import AdapterFiles
-
-SLOTS = 3
-EOS = 2
-
-
-class Publisher:
-    """Keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.segments: list[Segment] = []
-
-    def publish(self, segment: Segment) -> None:
-        """Keep one segment."""
-        self.segments.append(segment)
-
-    def statistics(self) -> dict[str, Any]:
-        """As the real one's."""
-        return {"published": len(self.segments)}
-
-
-class Harness:
-    """An engine state, its publisher and the files it is given."""
-
-    def __init__(self, speculator: SpeculatorConfig, adapter_file: AdapterFiles) -> None:
-        config = EngineConfig(
-            slots=SLOTS,
-            rank=RANK,
-            lookahead=4,
-            target_sha256=TARGET,
-            turbo_sha256=TURBO,
-            tokenizer_sha256="tokenizer",
-            feature_layers=(1, 2, 3),
-        )
-        shapes = {
-            "q_proj": (16, 8),
-            "o_proj": (8, 8),
-            "gate_proj": (8, 12),
-            "up_proj": (8, 12),
-            "down_proj": (12, 8),
-        }
-        self.buffers = AdapterBuffers(shapes, SLOTS, RANK, torch.float32)
-        self.publisher = Publisher()
-        self.state = EngineState(config, self.buffers, speculator, 4, self.publisher)  # type: ignore[arg-type]  # a stub
-        self._adapter_file = adapter_file
-
-    def begin(
-        self,
-        request_id: str,
-        tenant: str = "acme",
-        arm: Arm = Arm.ADAPTER,
-        *,
-        plan: RequestPlan | None = None,
-        **sampling: Any,
-    ) -> None:
-        """Admit a request with a prompt of three tokens."""
-        plan = plan or RequestPlan(tenant=tenant, arm=arm)
-        params = SamplingParams(extra_args=plan.to_extra_args(), **sampling)
-        params.update_from_generation_config({}, EOS)
-        self.state.begin(request_id, [5, 6, 7], params)
-
-    def stage(self, tenant: str, version: int) -> None:
-        """Stage a valid file and wait until it is read."""
-        self.state.staged.stage(tenant, version, str(self._adapter_file(tenant, version)))
-        deadline = time.monotonic() + 10
-        while self.state.staged.state(tenant, version)[0] == "loading":
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-
-    def put(self, tenant: str, version: int, weight: float = 1.0, *, move: bool = False) -> int:
-        """Stage and commit; the slot."""
-        self.stage(tenant, version)
-        slot: int = self.state.commit(tenant, version, weight, move=move)["slot"]
-        return slot
-
-    def row(self, slot: int) -> float:
-        """The value a slot's row is filled with (its version)."""
-        return self.buffers.get_buffer("o_proj_a")[slot, 0, 0].item()
-
-    def placed(self, request_id: str) -> tuple[Arm, int, int]:
-        """Arm, slot and version of a request."""
-        request = self.state.requests[request_id]
-        return request.arm, request.slot, request.version
-
-    def step(self, request_id: str, drafted: list[int], emitted: list[int], seconds: float = 0.5) -> None:
-        """One engine step of a request."""
-        request = self.state.requests[request_id]
-        self.state.record(request, drafted, emitted, request.drafted_by, request.confidences, seconds)
-
-    def counted(self, tenant: str, arm: Arm, version: int) -> ArmCounters:
-        """Totals."""
-        return self.state.counters.of(tenant, arm, version)
 
 
 @pytest.fixture
