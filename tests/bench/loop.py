@@ -121,9 +121,9 @@ def measure(
 def main(arguments: Sequence[str]) -> Path:
     """Run the benchmark; the path of its JSON."""
     parser = argparse.ArgumentParser(prog="loop", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--prompts", type=int, default=2, help="per workload")
-    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--tokens", type=int, default=64)
     options = parser.parse_args(arguments)
     target = prepare("smollm2-135m", result.ROOT / ".adaptive")
     turbo = result.ROOT / "deploy" / "turbo" / "smollm2-135m"

@@ -39,4 +39,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         update_token_steps=15_000,
     )
     with Stack(settings) as stack:
-        yield Service(settings, stack)
+        service = Service(settings, stack)
+        yield service
+        service.close()

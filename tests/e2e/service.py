@@ -27,18 +27,21 @@ class Service:
     def __init__(self, settings: Settings, stack: Stack) -> None:
         self.settings = settings
         self.stack = stack
+        self._clients: list[EndpointClient] = []
         self.admin = AdminClient(f"http://{settings.host}:{settings.control_port}", stack.admin_key)
 
     def client(self, key: str) -> EndpointClient:
         """A tenant's client."""
         url = f"http://{self.settings.host}:{self.settings.endpoint_port}"
-        return EndpointClient(url, key, self.settings.model, internal_key(self.settings))
-
-    def tenant(self, name: str) -> EndpointClient:
-        """Create a learning tenant and wait until the endpoint knows its key."""
-        client = self.client(self.admin.create_tenant(name))
-        wait_until(client.authorized, 30, f"the endpoint to learn the key of {name}")
+        client = EndpointClient(url, key, self.settings.model, internal_key(self.settings))
+        self._clients.append(client)
         return client
+
+    def close(self) -> None:
+        """Close every client."""
+        for client in self._clients:
+            client.close()
+        self.admin.close()
 
     def traffic(self, client_key: Callable[[], EndpointClient], workload: str) -> TrafficPlayer:
         """Players of a workload's traffic, not started."""

@@ -65,17 +65,20 @@ def test_serving_goes_on_with_the_last_policy_without_a_controller(service: Serv
     wait_until(lambda: reachable(service), 60, "the supervisor to start the controller again")
 
 
-def test_control_shares_are_answered_alike(service: Service) -> None:
-    """Off, turbo and adapter give the same greedy answer length through the whole stack."""
-    key = service.admin.create_tenant("alike")
-    client = service.client(key)
+def test_forced_arms_are_obeyed_and_named(service: Service) -> None:
+    """With the internal key an arm can be forced: headers name it, and off verifies no drafts."""
+    client = service.client(service.admin.create_tenant("forced"))
     wait_until(client.authorized, 30, "the endpoint to learn the key")
     prompt = load("format").probe[0].messages
-    lengths = {
-        client.complete(prompt, max_tokens=48, temperature=0, arm=arm).output_tokens
+    off, turbo, adapter = (
+        client.complete(prompt, max_tokens=32, temperature=0, arm=arm)
         for arm in (Arm.OFF, Arm.TURBO, Arm.ADAPTER)
-    }
-    assert len(lengths) == 1
+    )
+    assert (off.drafter, off.verify_steps) == ("off", 0)
+    assert (turbo.drafter, turbo.version) == ("turbo", 0)
+    assert turbo.verify_steps > 0
+    # This tenant has no adapter: turbo stands in, and the header says so.
+    assert (adapter.drafter, adapter.version) == ("turbo", 0)
 
 
 def training_step(service: Service, tenant: str) -> int:
