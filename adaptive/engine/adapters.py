@@ -52,7 +52,7 @@ class AdapterBuffers(nn.Module):
             shapes: module name -> (in features, out features).
             slots: rows, slot 0 (turbo) included.
             rank: rank of every adapter.
-            dtype: dtype of the drafter's activations.
+            dtype: dtype in which deltas are computed; they are added in the activations' dtype.
         """
         super().__init__()
         self.shapes = dict(shapes)
@@ -92,9 +92,10 @@ class AdapterBuffers(nn.Module):
             weight = self.weight[slot]
             if weight == 0.0:
                 continue
-            low = torch.nn.functional.linear(x[rows], self.get_buffer(f"{name}_a")[slot])
+            down = self.get_buffer(f"{name}_a")[slot]
+            low = torch.nn.functional.linear(x[rows].to(down.dtype), down)
             delta = torch.nn.functional.linear(low, self.get_buffer(f"{name}_b")[slot])
-            out.index_add_(0, rows, delta, alpha=weight)
+            out.index_add_(0, rows, delta.to(out.dtype), alpha=weight)
 
 
 class AdaptedLinear(nn.Module):
