@@ -23,7 +23,7 @@ def free_port() -> int:
         return port
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Endpoint, engine, learner and controller on the embedded defaults, with small updates."""
     home = tmp_path_factory.mktemp("home")
