@@ -24,8 +24,6 @@ class RequestPlan:
     arm: Arm = Arm.TURBO
     lookahead: int | None = None
     """Cap for this request; None: the engine's."""
-    request_id: str = ""
-    """The id the client saw; empty: the engine's own."""
     learn: bool = False
     share: bool = False
     features: bool = False
@@ -35,7 +33,6 @@ class RequestPlan:
         entries: dict[str, str | int] = {
             "tenant": self.tenant,
             "arm": self.arm.value,
-            "request_id": self.request_id,
             "learn": int(self.learn),
             "share": int(self.share),
             "features": int(self.features),
@@ -54,7 +51,6 @@ class RequestPlan:
             tenant=str(extra_args[PREFIX + "tenant"]),
             arm=Arm(extra_args[PREFIX + "arm"]),
             lookahead=int(lookahead) if lookahead is not None else None,
-            request_id=str(extra_args.get(PREFIX + "request_id", "")),
             learn=bool(extra_args.get(PREFIX + "learn", 0)),
             share=bool(extra_args.get(PREFIX + "share", 0)),
             features=bool(extra_args.get(PREFIX + "features", 0)),

@@ -69,7 +69,6 @@ class EngineState:
         self.staged = StagedAdapters(speculator, buffers.rank, config.target_sha256, config.turbo_sha256)
         self.requests: dict[str, ActiveRequest] = {}
         self.pauses: deque[float] = deque(maxlen=MAX_PAUSES)
-        self.capture_enabled = publisher is not None
         self._fingerprints = Fingerprints(config.target_sha256, config.turbo_sha256, config.tokenizer_sha256)
 
     # -- requests ------------------------------------------------------------------------------------------
@@ -82,12 +81,12 @@ class EngineState:
         slot, version = self.slots.acquire(plan.tenant) if plan.arm is Arm.ADAPTER else (TURBO_SLOT, 0)
         arm = Arm.TURBO if plan.arm is Arm.ADAPTER and slot == TURBO_SLOT else plan.arm
         recorder = None
-        if self.capture_enabled and plan.learn:
+        if self.publisher is not None and plan.learn:
             stop_ids = frozenset() if params.ignore_eos else frozenset(params.all_stop_token_ids)
             stop_ids |= frozenset(params.stop_token_ids or ())
             recorder = RequestRecorder(
                 plan,
-                plan.request_id or request_id,
+                request_id,  # the engine's own: the answers of one client request (n > 1) must not share it
                 prompt_ids,
                 SamplingSummary(
                     temperature=params.temperature,

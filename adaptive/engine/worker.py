@@ -105,10 +105,6 @@ class AdaptiveCPUWorker(CPUWorker):
         """Change the weight of a tenant's resident adapter."""
         self._state.set_weight(tenant, weight)
 
-    def set_capture(self, enabled: bool) -> None:
-        """Switch capture on or off for requests admitted from now on."""
-        self._state.capture_enabled = enabled and self._state.publisher is not None
-
     def flush_traces(self, timeout: float) -> bool:
         """Wait until finished requests' traces are in the log; blocks the engine, for tests and shutdown."""
         publisher = self._state.publisher

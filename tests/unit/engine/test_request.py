@@ -16,7 +16,6 @@ PLANS = st.builds(
     tenant=st.text(max_size=8),
     arm=st.sampled_from(Arm),
     lookahead=st.none() | st.integers(0, 16),
-    request_id=st.text(max_size=8),
     learn=st.booleans(),
     share=st.booleans(),
     features=st.booleans(),

@@ -179,7 +179,7 @@ def test_record_counts_tokens_steps_and_time(harness: Harness) -> None:
 def test_only_consenting_requests_are_recorded(harness: Harness) -> None:
     """`learn` off, or capture switched off: nothing is kept, so nothing can leave the process."""
     harness.begin("no")
-    harness.state.capture_enabled = False
+    harness.state.publisher = None
     harness.begin("late", plan=RequestPlan(tenant="acme", learn=True))
     for request_id in ("no", "late"):
         assert harness.state.requests[request_id].recorder is None
@@ -189,14 +189,14 @@ def test_only_consenting_requests_are_recorded(harness: Harness) -> None:
 
 
 def test_a_finished_request_is_published(harness: Harness) -> None:
-    """The record names the id the client saw, the sampling parameters and the fingerprints."""
-    plan = RequestPlan(tenant="acme", learn=True, request_id="client-id")
+    """The record names the engine's request id, the sampling parameters and the fingerprints."""
+    plan = RequestPlan(tenant="acme", learn=True)
     harness.begin("1", plan=plan, temperature=0.5, top_p=0.9, top_k=-1, seed=3, max_tokens=2)
     harness.step("1", [], [9])
     harness.step("1", [20, 21], [20, 21, 22])
     harness.state.finish("1")
     record = harness.publisher.segments[0].record
-    assert (record.request_id, record.tenant, record.prompt_ids) == ("client-id", "acme", [5, 6, 7])
+    assert (record.request_id, record.tenant, record.prompt_ids) == ("1", "acme", [5, 6, 7])
     assert record.output_ids == [9, 20]
     assert record.sampling.temperature == 0.5
     assert (record.sampling.top_p, record.sampling.top_k, record.sampling.seed) == (0.9, 0, 3)
