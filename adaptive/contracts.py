@@ -27,8 +27,16 @@ TOPIC_POLICY_DECIDED: Final = "adaptive.policy.decided.v1"
 """PolicyDecided, key = tenant, compacted; the only thing engines obey."""
 TOPIC_TENANT_CHANGED: Final = "adaptive.tenant.changed.v1"
 """TenantChanged, key = tenant, compacted; written by the controller only."""
-COMPACTED_TOPICS: Final = frozenset({TOPIC_DRAFTER_PUBLISHED, TOPIC_POLICY_DECIDED, TOPIC_TENANT_CHANGED})
-TOPICS: Final = frozenset({TOPIC_TRACE_RECORDED, TOPIC_ENGINE_TELEMETRY}) | COMPACTED_TOPICS
+TOPIC_TENANT_ERASED: Final = "adaptive.tenant.erased.v1"
+"""TenantErased, key = tenant, compacted; written by the controller only."""
+TOPIC_ERASURE_ACKNOWLEDGED: Final = "adaptive.erasure.acknowledged.v1"
+"""ErasureAcknowledged, key = tenant; read by the controller only."""
+COMPACTED_TOPICS: Final = frozenset(
+    {TOPIC_DRAFTER_PUBLISHED, TOPIC_POLICY_DECIDED, TOPIC_TENANT_CHANGED, TOPIC_TENANT_ERASED}
+)
+TOPICS: Final = (
+    frozenset({TOPIC_TRACE_RECORDED, TOPIC_ENGINE_TELEMETRY, TOPIC_ERASURE_ACKNOWLEDGED}) | COMPACTED_TOPICS
+)
 DEAD_LETTER_SUFFIX: Final = ".dlq"
 
 
@@ -80,13 +88,14 @@ class VerifyStep(msgspec.Struct, frozen=True, array_like=True):
     bias what a decision based on it emits)."""
 
 
-class FeatureReference(msgspec.Struct, frozen=True):
+class FeatureReference(msgspec.Struct, frozen=True, omit_defaults=True):
     """Claim check of the features of one trace record, kept in the tensor store.
 
     The object is a safetensors file with two bfloat16 or float32 tensors: `features`
-    [rows, len(feature_layers) * hidden] (the residual stream entering each of `feature_layers`, concatenated
-    in that order) and `last_hidden` [rows, hidden] (after the final norm). Row i belongs to position
-    `feature_start + i` of prompt plus output of the request.
+    [object_rows, len(feature_layers) * hidden] (the residual stream entering each of `feature_layers`,
+    concatenated in that order) and `last_hidden` [object_rows, hidden] (after the final norm). Traces of one
+    tenant share objects: this one's are the `rows` rows from `first_row` on, and row `first_row + i` belongs
+    to position `feature_start + i` of prompt plus output of the request.
     """
 
     uri: str
@@ -95,8 +104,12 @@ class FeatureReference(msgspec.Struct, frozen=True):
     rows: int
     dtype: str
     bytes: int
+    """Of the whole object."""
     feature_layers: tuple[int, ...]
     hidden_size: int
+    first_row: int = 0
+    object_rows: int = 0
+    """Rows of the whole object; 0: it holds this trace's alone."""
 
 
 class TraceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -126,6 +139,8 @@ class TraceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     share: bool = False
     """Whether the tenant consented to this trace entering a shared turbo."""
     schema_version: int = SCHEMA_VERSION
+    generation: int = 0
+    """The account's (`TenantChanged.generation`) when the request was admitted."""
 
 
 class AdapterReference(msgspec.Struct, frozen=True):
@@ -173,6 +188,9 @@ class DrafterPublished(msgspec.Struct, frozen=True, omit_defaults=True):
     """Per log partition: last offset of the training data, inclusive."""
     seed: int = 0
     schema_version: int = SCHEMA_VERSION
+    derived_from: list[str] = msgspec.field(default_factory=list)
+    """Every tenant whose traces went into this version, through warm starts and turbo too; empty where an
+    older learner did not say: then the adapter's own tenant alone."""
 
 
 class PolicyDecided(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -209,6 +227,75 @@ class TenantChanged(msgspec.Struct, frozen=True, omit_defaults=True):
     freeze: bool
     """True: learners keep the traces but train and publish nothing."""
     changed_at: float
+    schema_version: int = SCHEMA_VERSION
+    generation: int = 0
+    """Counts up whenever a tenant of this name is created again after an erasure."""
+    retention_seconds: float | None = None
+    """Most age of what is kept of the tenant's traffic; None: the service's (`Settings.retention_days`)."""
+    retention_bytes: int | None = None
+    """Most bytes kept of the tenant's traffic, in the log and in the store each; None: the service's."""
+
+
+class Watermark(msgspec.Struct, frozen=True):
+    """A place in a partition: everything below `offset` is meant."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class TenantErased(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All data of a tenant is to be removed; until its bytes are gone, whoever reads the log leaves it out.
+
+    A record of the tenant is erased if it lies below a watermark, or if it states a generation that is not
+    above `generation`: an engine that was cut off may append old traces later. An erasure is announced at
+    once, and again, `sealed` and with the watermarks raised, when everybody who held data acknowledged it.
+    """
+
+    tenant: str
+    erasure_id: str
+    """Of the controller's job."""
+    generation: int
+    """The newest generation erased; a new tenant of this name gets the next one."""
+    erased_at: float
+    """Unix seconds."""
+    watermarks: list[Watermark]
+    """Of every topic that may hold data of the tenant, dead letters included."""
+    kafka_gone_by: float | None = None
+    """Unix seconds at which Kafka's retention has removed the bytes; None: the log removes them at once."""
+    sealed: bool = False
+    last_version: int = 0
+    """Newest adapter version of the tenant; numbers up to it are never given again."""
+    policy_version: int = 0
+    """Newest policy of the tenant; a new tenant of this name counts on from it."""
+    revision: int = 0
+    """Newest account of the tenant; a new tenant of this name counts on from it."""
+    retired: list[AdapterReference] = msgspec.field(default_factory=list)
+    """Other tenants' versions that were derived from the tenant's data."""
+    schema_version: int = SCHEMA_VERSION
+
+
+class RemovedItems(msgspec.Struct, frozen=True):
+    """What was removed from one place."""
+
+    place: str
+    count: int
+
+
+class ErasureAcknowledged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A process that held data of an erased tenant says what became of it."""
+
+    tenant: str
+    erasure_id: str
+    process: str
+    """`learner`, or `engine ` and the engine's id."""
+    acknowledged_at: float
+    done: bool
+    """False: something is still there, `waiting` says why; another message follows."""
+    removed: list[RemovedItems] = msgspec.field(default_factory=list)
+    retired: list[str] = msgspec.field(default_factory=list)
+    """Names of the drafters taken out of use: tenant@version, or turbo and its sha256."""
+    waiting: str = ""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -262,10 +349,31 @@ class EngineTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     schema_version: int = SCHEMA_VERSION
     refused_policies: dict[str, int] = msgspec.field(default_factory=dict)
     """Tenant -> policy_version that `refused` is about, so that it is never held against a newer one."""
+    trace_rate: float = 1.0
+    """Share of the requests that may be recorded which are: less where the log cannot take more."""
+    feature_rate: float = 1.0
+    """Share of the recorded requests chosen for features whose features are kept."""
 
 
-Message = TraceRecord | EngineTelemetry | DrafterPublished | PolicyDecided | TenantChanged
-MessageT = TypeVar("MessageT", TraceRecord, EngineTelemetry, DrafterPublished, PolicyDecided, TenantChanged)
+Message = (
+    TraceRecord
+    | EngineTelemetry
+    | DrafterPublished
+    | PolicyDecided
+    | TenantChanged
+    | TenantErased
+    | ErasureAcknowledged
+)
+MessageT = TypeVar(
+    "MessageT",
+    TraceRecord,
+    EngineTelemetry,
+    DrafterPublished,
+    PolicyDecided,
+    TenantChanged,
+    TenantErased,
+    ErasureAcknowledged,
+)
 
 _encoder = msgspec.msgpack.Encoder()
 

@@ -12,7 +12,7 @@ from adaptive import contracts
 from adaptive.contracts import MessageT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Self
 
     from collectors.transport import LogRecord, Transport
@@ -31,11 +31,19 @@ class CompactedView(Generic[MessageT]):
         transport: The log.
         topic: A compacted topic.
         message_type: Struct its records decode to.
+        merge: Joins what is known of a key with its next message, where that alone would not do.
     """
 
-    def __init__(self, transport: Transport, topic: str, message_type: type[MessageT]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        topic: str,
+        message_type: type[MessageT],
+        merge: Callable[[MessageT, MessageT], MessageT] | None = None,
+    ) -> None:
         self._topic: Final = topic
         self._type: Final[type[MessageT]] = message_type
+        self._merge: Final[Callable[[MessageT, MessageT], MessageT] | None] = merge
         self._consumer: Final = transport.consumer([topic], None)
         self._latest: Final[dict[str, MessageT]] = {}
         self.unreadable = 0
@@ -94,5 +102,8 @@ class CompactedView(Generic[MessageT]):
                     error=str(error),
                 )
                 continue
+            known = self._latest.get(record.key)
+            if self._merge is not None and known is not None:
+                message = self._merge(known, message)
             changes[record.key] = self._latest[record.key] = message
         return changes

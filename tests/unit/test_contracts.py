@@ -22,16 +22,20 @@ from adaptive.contracts import (
     ArmCounters,
     DrafterPublished,
     EngineTelemetry,
+    ErasureAcknowledged,
     FeatureReference,
     HoldoutScore,
     Message,
     PolicyDecided,
+    RemovedItems,
     SamplingSummary,
     SlotState,
     TenantChanged,
+    TenantErased,
     TenantState,
     TraceRecord,
     VerifyStep,
+    Watermark,
 )
 
 GOLDEN: dict[str, str] = json.loads(Path(__file__).with_name("contracts_v1.json").read_text())
@@ -222,13 +226,63 @@ MESSAGES: dict[str, Message] = {
         refused={},
         swap_pause_ms=[],
     ),
+    "erased": TenantErased(
+        tenant="acme",
+        erasure_id="erase_1",
+        generation=2,
+        erased_at=1767225600.0,
+        watermarks=[Watermark("adaptive.trace.recorded.v1", 3, 1200), Watermark("x.dlq", 0, 0)],
+        kafka_gone_by=1767830400.0,
+        sealed=True,
+        last_version=7,
+        policy_version=12,
+        revision=3,
+        retired=[ADAPTER],
+        schema_version=1,
+    ),
+    "erased_minimal": TenantErased(tenant="t", erasure_id="e", generation=0, erased_at=0.0, watermarks=[]),
+    "acknowledged": ErasureAcknowledged(
+        tenant="acme",
+        erasure_id="erase_1",
+        process="learner",
+        acknowledged_at=1767225601.0,
+        done=True,
+        removed=[RemovedItems("replay", 31), RemovedItems("mlflow runs", 4)],
+        retired=["acme@7", "turbo 2222"],
+        waiting="MLflow is away",
+        schema_version=1,
+    ),
+    "acknowledged_minimal": ErasureAcknowledged(
+        tenant="t", erasure_id="e", process="engine e", acknowledged_at=0.0, done=False
+    ),
+}
+# Fields appended to messages that were released before them.
+_APPENDED: dict[str, tuple[str, dict[str, Any]]] = {
+    "trace_generation": ("trace_minimal", {"generation": 2}),
+    "published_lineage": ("published_minimal", {"derived_from": ["acme", "other"]}),
+    "tenant_generation": (
+        "tenant_minimal",
+        {"generation": 2, "retention_seconds": 86400.0, "retention_bytes": 1 << 30},
+    ),
+    "trace_shared_object": (
+        "trace_minimal",
+        {
+            "features": FeatureReference(
+                "file:///s/o.safetensors", "4" * 64, 0, 4, "bfloat16", 18432, (2, 15, 27), 576, 12, 16
+            )
+        },
+    ),
+    "telemetry_rates": ("telemetry_minimal", {"trace_rate": 0.5, "feature_rate": 0.25}),
+}
+MESSAGES |= {
+    name: msgspec.structs.replace(MESSAGES[base], **added) for name, (base, added) in _APPENDED.items()
 }
 NAMES = pytest.mark.parametrize("name", MESSAGES)
 
 
 def decoded(name: str, data: bytes) -> Message:
     """Decode as the type of the named message."""
-    message: Message = contracts.decode(data, type(MESSAGES[name]))  # type: ignore[type-var]  # one of the five
+    message: Message = contracts.decode(data, type(MESSAGES[name]))  # type: ignore[type-var]  # one of the union
     return message
 
 
@@ -330,12 +384,15 @@ def test_topics_carry_their_version_and_are_listed() -> None:
     assert sorted(contracts.TOPICS) == [
         "adaptive.drafter.published.v1",
         "adaptive.engine.telemetry.v1",
+        "adaptive.erasure.acknowledged.v1",
         "adaptive.policy.decided.v1",
         "adaptive.tenant.changed.v1",
+        "adaptive.tenant.erased.v1",
         "adaptive.trace.recorded.v1",
     ]
     assert sorted(contracts.COMPACTED_TOPICS) == [
         "adaptive.drafter.published.v1",
         "adaptive.policy.decided.v1",
         "adaptive.tenant.changed.v1",
+        "adaptive.tenant.erased.v1",
     ]
