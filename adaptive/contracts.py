@@ -349,10 +349,6 @@ class EngineTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     schema_version: int = SCHEMA_VERSION
     refused_policies: dict[str, int] = msgspec.field(default_factory=dict)
     """Tenant -> policy_version that `refused` is about, so that it is never held against a newer one."""
-    trace_rate: float = 1.0
-    """Share of the requests that may be recorded which are: less where the log cannot take more."""
-    feature_rate: float = 1.0
-    """Share of the recorded requests chosen for features whose features are kept."""
 
 
 Message = (

@@ -272,7 +272,6 @@ _APPENDED: dict[str, tuple[str, dict[str, Any]]] = {
             )
         },
     ),
-    "telemetry_rates": ("telemetry_minimal", {"trace_rate": 0.5, "feature_rate": 0.25}),
 }
 MESSAGES |= {
     name: msgspec.structs.replace(MESSAGES[base], **added) for name, (base, added) in _APPENDED.items()
