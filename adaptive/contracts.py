@@ -46,6 +46,14 @@ class Arm(enum.StrEnum):
     OFF = "off"
     TURBO = "turbo"
     ADAPTER = "adapter"
+    NGRAM = "ngram"
+    """Continuations of the same text in the request, or in the tenant's own earlier traffic."""
+    PREDICTION = "prediction"
+    """The client's `prediction` text (OpenAI's Predicted Outputs)."""
+
+
+CONTEXT_BUCKETS: Final = (1024, 4096, 16384)
+"""Upper ends (exclusive) of the context lengths that tau is counted by; the last bucket is open."""
 
 
 class TenantState(enum.StrEnum):
@@ -314,6 +322,13 @@ class ArmCounters(msgspec.Struct, omit_defaults=True):
     """Output tokens."""
     engine_seconds: float = 0.0
     """Time of the steps this arm's rows took part in, split evenly between the rows of a step."""
+    early_stops: int = 0
+    """Verify steps with fewer drafts than the arm might have made, because the next did not pay."""
+    lookahead_chosen: list[int] = msgspec.field(default_factory=list)
+    """Steps by the number of drafts they verified, from 0 up."""
+    verify_steps_by_context: list[int] = msgspec.field(default_factory=list)
+    """Per bucket of CONTEXT_BUCKETS, by the context length at the step's start."""
+    accepted_by_context: list[int] = msgspec.field(default_factory=list)
 
 
 class SlotState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -349,6 +364,12 @@ class EngineTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     schema_version: int = SCHEMA_VERSION
     refused_policies: dict[str, int] = msgspec.field(default_factory=dict)
     """Tenant -> policy_version that `refused` is about, so that it is never held against a newer one."""
+    calibration_error: dict[str, float] = msgspec.field(default_factory=dict)
+    """Tenant -> expected calibration error of the acceptance probabilities that its decisions used."""
+    steps: int = 0
+    """Engine steps that decoded at least one request which may speculate."""
+    floor_steps: int = 0
+    """Of `steps`, those in which the load floor had speculation off."""
 
 
 Message = (

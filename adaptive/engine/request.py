@@ -23,14 +23,18 @@ class RequestPlan:
     tenant: str = ""
     arm: Arm = Arm.TURBO
     lookahead: int | None = None
-    """Cap for this request; None: the engine's."""
+    """Cap of every arm for this request; None: the engine's."""
     learn: bool = False
     share: bool = False
     features: bool = False
+    prediction: list[int] = dataclasses.field(default_factory=list)
+    """Token ids of the client's `prediction`, used as drafts where the answer follows it."""
+    group: str = ""
+    """Joins the requests that answer one client request (n > 1): their drafters are reported together."""
 
-    def to_extra_args(self) -> dict[str, str | int]:
-        """The `extra_args` entries that carry the plan (scalars only, as vllm_xargs wants)."""
-        entries: dict[str, str | int] = {
+    def to_extra_args(self) -> dict[str, str | int | list[int]]:
+        """The `extra_args` entries that carry the plan (scalars and lists of them, as vllm_xargs wants)."""
+        entries: dict[str, str | int | list[int]] = {
             "tenant": self.tenant,
             "arm": self.arm.value,
             "learn": int(self.learn),
@@ -39,6 +43,10 @@ class RequestPlan:
         }
         if self.lookahead is not None:
             entries["lookahead"] = self.lookahead
+        if self.prediction:
+            entries["prediction"] = self.prediction
+        if self.group:
+            entries["group"] = self.group
         return {PREFIX + key: value for key, value in entries.items()}
 
     @classmethod
@@ -54,6 +62,8 @@ class RequestPlan:
             learn=bool(extra_args.get(PREFIX + "learn", 0)),
             share=bool(extra_args.get(PREFIX + "share", 0)),
             features=bool(extra_args.get(PREFIX + "features", 0)),
+            prediction=list(extra_args.get(PREFIX + "prediction", ())),
+            group=str(extra_args.get(PREFIX + "group", "")),
         )
 
     def capped_lookahead(self, cap: int) -> int:

@@ -19,14 +19,18 @@ PLANS = st.builds(
     learn=st.booleans(),
     share=st.booleans(),
     features=st.booleans(),
+    prediction=st.lists(st.integers(0, 1 << 17), max_size=4),
+    group=st.text(max_size=4),
 )
 
 
 @given(PLANS)
-def test_a_plan_survives_the_trip_as_json_scalars(plan: RequestPlan) -> None:
+def test_a_plan_survives_the_trip_as_json(plan: RequestPlan) -> None:
     """What the endpoint puts into vllm_xargs is what the worker reads, with JSON on the way."""
     entries = plan.to_extra_args()
-    assert all(key.startswith(PREFIX) and isinstance(value, (str, int)) for key, value in entries.items())
+    assert all(
+        key.startswith(PREFIX) and isinstance(value, (str, int, list)) for key, value in entries.items()
+    )
     assert RequestPlan.from_extra_args(json.loads(json.dumps(entries))) == plan
 
 
