@@ -242,6 +242,12 @@ class TenantChanged(msgspec.Struct, frozen=True, omit_defaults=True):
     """Most age of what is kept of the tenant's traffic; None: the service's (`Settings.retention_days`)."""
     retention_bytes: int | None = None
     """Most bytes kept of the tenant's traffic, in the log and in the store each; None: the service's."""
+    requests_per_minute: int | None = None
+    """Most requests the endpoint admits; None: no limit (the same for the two below)."""
+    tokens_per_minute: int | None = None
+    """Most prompt and completion tokens, counted when a request ends."""
+    concurrent_requests: int | None = None
+    """Most requests in flight."""
 
 
 class Watermark(msgspec.Struct, frozen=True):

@@ -273,6 +273,10 @@ _APPENDED: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+_APPENDED["tenant_quotas"] = (
+    "tenant_minimal",
+    {"requests_per_minute": 60, "tokens_per_minute": 0, "concurrent_requests": 4},
+)
 _APPENDED["telemetry_choice"] = (
     "telemetry_minimal",
     {
