@@ -35,6 +35,8 @@ MAX_BODY_BYTES: Final = 8 << 20
 
 ARM_HEADER: Final = b"x-adaptive-arm"
 INTERNAL_KEY_HEADER: Final = b"x-adaptive-internal-key"
+LEARN_HEADER: Final = b"x-adaptive-learn"
+"""`off`: nothing of this request is recorded, whatever the account says. `on` cannot give what it has not."""
 
 
 class Gateway:
@@ -104,6 +106,7 @@ class Gateway:
         started = time.perf_counter()
         request_id = uuid.uuid4().hex
         forced = self._forced_arm(headers)
+        wanted = _learn_wish(headers)
         body = request_body.parse(await _read(receive))
         lookahead = request_body.take_speculation(body)
         admission = self._directory.admit(account.tenant, forced, lookahead)
@@ -112,9 +115,10 @@ class Gateway:
             arm=admission.arm,
             lookahead=admission.lookahead,
             # A forced arm is a measurement: it never becomes training data.
-            learn=account.learn and forced is None,
+            learn=account.learn and wanted and forced is None,
             share=account.share,
             features=self._chance.random() < self._feature_share,
+            generation=account.generation,
         )
         new_body = request_body.inject(body, plan.to_extra_args(), _cache_salt(plan, request_id, forced))
         with structlog.contextvars.bound_contextvars(tenant=account.tenant, request_id=request_id):
@@ -130,7 +134,7 @@ class Gateway:
     async def _forward(
         self, scope: Scope, body: bytes, request_id: str, admission: Admission, receive: Receive, send: Send
     ) -> int:
-        replaced = (b"content-length", b"x-request-id", b"transfer-encoding")
+        replaced = (b"content-length", b"x-request-id", b"transfer-encoding", LEARN_HEADER)
         kept = [(name, value) for name, value in scope["headers"] if name not in replaced]
         inner = {
             **scope,
@@ -173,7 +177,21 @@ def _cache_salt(plan: RequestPlan, request_id: str, forced: Arm | None) -> str:
     among themselves; a forced arm is a measurement and shares nothing.
     """
     scope = request_id if forced is not None else ("off" if plan.arm is Arm.OFF else "")
-    return hashlib.sha256(f"{plan.tenant}\0{scope}".encode()).hexdigest()
+    # A tenant created again after an erasure finds nothing of its namesake's.
+    return hashlib.sha256(f"{plan.tenant}\0{plan.generation}\0{scope}".encode()).hexdigest()
+
+
+def _learn_wish(headers: dict[bytes, bytes]) -> bool:
+    """Whether the client lets this request be recorded.
+
+    Raises:
+        EndpointError: 400 for anything but on or off: a wish for privacy is never guessed.
+    """
+    value = headers.get(LEARN_HEADER, b"on").decode("latin-1").strip().lower()
+    if value not in {"on", "off"}:
+        name = LEARN_HEADER.decode()
+        raise EndpointError(400, f"{name} must be on or off", parameter=name, code="invalid_header")
+    return value == "on"
 
 
 async def _read(receive: Receive) -> bytes:

@@ -80,6 +80,13 @@ class AdapterBuffers(nn.Module):
             self.get_buffer(f"{name}_b")[slot].copy_(tensors[f"{name}.B"])
         self.weight[slot] = weight
 
+    def clear(self, slot: int) -> None:
+        """Overwrite one slot with zeros: nothing of its adapter stays in memory."""
+        assert 0 < slot < self.slots, f"slot {slot} cannot hold an adapter"
+        for buffer in self.buffers():
+            buffer[slot].zero_()
+        self.weight[slot] = 0.0
+
     def add_delta(self, name: str, x: torch.Tensor, out: torch.Tensor) -> None:
         """Add the routed rows' deltas of module `name` to `out` in place.
 

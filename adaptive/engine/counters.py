@@ -22,6 +22,13 @@ class Counters:
             )
         return found
 
+    def forget(self, tenant: str) -> int:
+        """Drop the totals of a tenant; returns how many there were."""
+        gone = [key for key in self._totals if key[0] == tenant]
+        for key in gone:
+            del self._totals[key]
+        return len(gone)
+
     def verify_step(self, totals: ArmCounters, drafted: int, accepted: int) -> None:
         """Count one verify step that had drafts."""
         totals.verify_steps += 1

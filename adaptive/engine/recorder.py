@@ -78,6 +78,10 @@ class RequestRecorder:
         self._rows_end: int | None = None
         self._stopped = False
 
+    def withdraw_share(self) -> None:
+        """State in the records still to come that they may not enter a shared turbo."""
+        self._plan = dataclasses.replace(self._plan, share=False)
+
     def step(
         self,
         arm: Arm,
@@ -147,6 +151,7 @@ class RequestRecorder:
             sampling=self._sampling,
             finished=finished,
             share=self._plan.share,
+            generation=self._plan.generation,
         )
         rows = tuple(self._rows)
         self._segment += 1

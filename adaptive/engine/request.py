@@ -31,6 +31,8 @@ class RequestPlan:
     """Token ids of the client's `prediction`, used as drafts where the answer follows it."""
     group: str = ""
     """Joins the requests that answer one client request (n > 1): their drafters are reported together."""
+    generation: int = 0
+    """Of the tenant's account."""
 
     def to_extra_args(self) -> dict[str, str | int | list[int]]:
         """The `extra_args` entries that carry the plan (scalars and lists of them, as vllm_xargs wants)."""
@@ -47,6 +49,8 @@ class RequestPlan:
             entries["prediction"] = self.prediction
         if self.group:
             entries["group"] = self.group
+        if self.generation:
+            entries["generation"] = self.generation
         return {PREFIX + key: value for key, value in entries.items()}
 
     @classmethod
@@ -64,6 +68,7 @@ class RequestPlan:
             features=bool(extra_args.get(PREFIX + "features", 0)),
             prediction=list(extra_args.get(PREFIX + "prediction", ())),
             group=str(extra_args.get(PREFIX + "group", "")),
+            generation=int(extra_args.get(PREFIX + "generation", 0)),
         )
 
     def capped_lookahead(self, cap: int) -> int:

@@ -36,6 +36,14 @@ class StagedAdapters:
                 self._staged.pop(key).cancel()
             self._staged[tenant, version] = self._pool.submit(self._load, tenant, version, Path(path))
 
+    def forget(self, tenant: str) -> int:
+        """Drop whatever is staged for a tenant; returns how many versions that was."""
+        with self._lock:
+            gone = [key for key in self._staged if key[0] == tenant]
+            for key in gone:
+                self._staged.pop(key).cancel()
+        return len(gone)
+
     def state(self, tenant: str, version: int) -> tuple[str, str]:
         """("absent" | "loading" | "ready" | "refused", why it was refused)."""
         future = self._staged.get((tenant, version))
