@@ -118,7 +118,73 @@ SYMBOLS: Final = (
     Symbol(_SCHEDULER, "Scheduler.add_request", ("self", "request")),
     Symbol(_SCHEDULER, "Scheduler.update_draft_token_ids", ("self", "draft_token_ids")),
     Symbol("vllm.v1.outputs", "DraftTokenIds", ("req_ids", "draft_token_ids")),
+    Symbol(
+        "vllm.v1.sample.logits_processor",
+        "build_logitsprocs",
+        ("vllm_config", "device", "is_pin_memory", "is_pooling_model", "custom_logitsprocs"),
+    ),
+    Symbol("vllm.v1.sample.logits_processor", "LogitsProcessors.__init__", ("self", "logitsprocs")),
+    Symbol(
+        "vllm.v1.sample.logits_processor.builtin",
+        "MinPLogitsProcessor.__init__",
+        ("self", "vllm_config", "device", "is_pin_memory"),
+    ),
+    Symbol(
+        "vllm.v1.sample.logits_processor.builtin",
+        "LogitBiasLogitsProcessor.__init__",
+        ("self", "_", "device", "is_pin_memory"),
+    ),
+    Symbol(
+        "vllm.v1.sample.rejection_sampler",
+        "RejectionSampler.apply_logits_processors",
+        ("self", "logits", "sampling_metadata", "metadata"),
+    ),
 )
+
+SERVER_SYMBOLS: Final = (
+    Symbol(
+        "vllm.entrypoints.launchers.app",
+        "build_app",
+        ("args", "supported_tasks", "model_config"),
+    ),
+    Symbol(
+        "vllm.entrypoints.launchers.api_server.app_state",
+        "init_app_state",
+        ("engine_client", "state", "args", "supported_tasks"),
+    ),
+    Symbol(
+        "vllm.entrypoints.launchers.api_server.entry",
+        "build_async_engine_client",
+        ("args", "usage_context", "client_config"),
+    ),
+    Symbol("vllm.entrypoints.launchers.cli_args", "make_arg_parser", ("parser",)),
+    Symbol("vllm.entrypoints.launchers.cli_args", "validate_parsed_serve_args", ("args",)),
+    Symbol(
+        "vllm.entrypoints.launchers.launcher",
+        "serve_http",
+        ("app", "sock", "enable_ssl_refresh", "peer_loads", "uvicorn_kwargs"),
+    ),
+    Symbol("vllm.entrypoints.launchers.launcher", "setup_server", ("args", "reuse_port")),
+    Symbol("vllm.entrypoints.launchers.utils.server_utils", "get_uvicorn_log_config", ("args",)),
+    Symbol("vllm.v1.engine.async_llm", "AsyncLLM.shutdown", ("self", "timeout")),
+    Symbol(
+        "vllm.v1.engine.output_processor",
+        "OutputProcessor.process_outputs",
+        ("self", "engine_core_outputs", "engine_core_timestamp", "iteration_stats", "weight_version"),
+    ),
+    Symbol(
+        "vllm.v1.engine.input_processor",
+        "InputProcessor._validate_params",
+        ("self", "params", "supported_tasks"),
+    ),
+    Symbol("vllm.sampling_params", "SamplingParams._validate_spec_decode", ("self", "speculative_config")),
+    Symbol(
+        "vllm.entrypoints.generate.base.serving",
+        "GenerateBaseServing._base_request_id",
+        ("raw_request", "default"),
+    ),
+)
+"""What the API-server process uses; `adaptive serve` checks it before it starts an engine."""
 
 EXPAND_KERNEL: Final = Symbol(
     "vllm.utils.cpu_triton_utils",

@@ -9,6 +9,7 @@ import torch
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner, _torch_cuda_wrapper
 
 from adaptive.contracts import Arm
+from adaptive.engine.logits import target_processors
 from adaptive.engine.proposer import AdaptiveProposer
 from adaptive.engine.state import EngineState, feature_rows
 
@@ -40,6 +41,7 @@ class AdaptiveCPUModelRunner(CPUModelRunner):
             )
         with _torch_cuda_wrapper():
             self.drafter = AdaptiveProposer(vllm_config, device, self)
+        self.input_batch.logitsprocs = target_processors(vllm_config, device)
         self._positions: dict[str, int] = {}
         self._step_started = 0.0
         self._proposed = False

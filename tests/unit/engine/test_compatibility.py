@@ -14,6 +14,7 @@ import vllm
 from adaptive.engine import compatibility, sampling
 from adaptive.engine.compatibility import (
     EXPAND_KERNEL,
+    SERVER_SYMBOLS,
     SYMBOLS,
     IncompatibleVllmError,
     Symbol,
@@ -28,7 +29,9 @@ HERE = "tests.unit.engine.test_compatibility"
 
 
 @pytest.mark.parametrize(
-    "symbol", SYMBOLS, ids=lambda symbol: f"{symbol.module.removeprefix('vllm.')}:{symbol.name}"
+    "symbol",
+    SYMBOLS + SERVER_SYMBOLS,
+    ids=lambda symbol: f"{symbol.module.removeprefix('vllm.')}:{symbol.name}",
 )
 def test_the_installed_vllm_has(symbol: Symbol) -> None:
     """Each symbol is there with the parameters it was written for; fails by name when vLLM changes one."""
