@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
+    from collectors.erasure import ErasedTenants
     from collectors.transport import LogRecord, Transport
 
 _log = structlog.get_logger(__name__)
@@ -38,23 +39,35 @@ class MessageConsumer(Generic[MessageT]):
 
     A record that does not decode is copied to `<topic>.dlq` with its reason and origin in headers (x-error,
     x-original-topic, x-original-partition, x-original-offset), and the partition goes on. Tombstones of
-    compacted topics are passed over.
+    compacted topics are passed over, and so are, unread, the records of erased tenants.
 
     Args:
         transport: The log.
         topic: Topic to read.
         message_type: Struct its records decode to.
         group: Consumer group.
+        erased: Erasures to respect; brought up to date before every poll.
     """
 
-    def __init__(self, transport: Transport, topic: str, message_type: type[MessageT], group: str) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        topic: str,
+        message_type: type[MessageT],
+        group: str,
+        *,
+        erased: ErasedTenants | None = None,
+    ) -> None:
         self._transport: Final = transport
         self._topic: Final = topic
         self._type: Final[type[MessageT]] = message_type
+        self._erased: Final = erased
         self._consumer: Final = transport.consumer([topic], group)
         self._passed_over: Final[dict[int, set[int]]] = {}
         self.dead_lettered = 0
         """Records sent to the dead-letter topic by this consumer."""
+        self.erased = 0
+        """Records of erased tenants passed over by this consumer."""
 
     def poll(self, timeout: float, max_records: int = 500) -> list[Received[MessageT]]:
         """Return the next messages, waiting at most `timeout` seconds for a record.
@@ -62,6 +75,8 @@ class MessageConsumer(Generic[MessageT]):
         Raises:
             TransportUnavailableError: the log is away; nothing was skipped, poll again.
         """
+        if self._erased is not None:
+            self._erased.poll()
         records = self._consumer.poll(timeout, max_records)
         try:
             return [received for record in records if (received := self._decode(record)) is not None]
@@ -98,6 +113,9 @@ class MessageConsumer(Generic[MessageT]):
         self.close()
 
     def _decode(self, record: LogRecord) -> Received[MessageT] | None:
+        if self._is_erased(record, None):
+            self._pass_over_erased(record)
+            return None
         if record.value is None and self._topic in contracts.COMPACTED_TOPICS:
             self._passed_over.setdefault(record.partition, set()).add(record.offset)
             return None
@@ -109,7 +127,19 @@ class MessageConsumer(Generic[MessageT]):
             self._dead_letter(record, str(error))
             self._passed_over.setdefault(record.partition, set()).add(record.offset)
             return None
+        if self._is_erased(record, getattr(message, "generation", None)):
+            self._pass_over_erased(record)
+            return None
         return Received(message, record.partition, record.offset, record.key, record.timestamp)
+
+    def _is_erased(self, record: LogRecord, generation: int | None) -> bool:
+        return self._erased is not None and self._erased.is_erased(
+            record.topic, record.partition, record.offset, record.key, generation
+        )
+
+    def _pass_over_erased(self, record: LogRecord) -> None:
+        self.erased += 1
+        self._passed_over.setdefault(record.partition, set()).add(record.offset)
 
     def _dead_letter(self, record: LogRecord, reason: str) -> None:
         headers = {
@@ -150,5 +180,7 @@ class MessageConsumer(Generic[MessageT]):
 class TraceConsumer(MessageConsumer[contracts.TraceRecord]):
     """The traces of every tenant whose partition this member of the group holds."""
 
-    def __init__(self, transport: Transport, group: str) -> None:
-        super().__init__(transport, contracts.TOPIC_TRACE_RECORDED, contracts.TraceRecord, group)
+    def __init__(self, transport: Transport, group: str, *, erased: ErasedTenants | None = None) -> None:
+        super().__init__(
+            transport, contracts.TOPIC_TRACE_RECORDED, contracts.TraceRecord, group, erased=erased
+        )
