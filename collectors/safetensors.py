@@ -26,7 +26,18 @@ class TensorData(NamedTuple):
     dtype: str
     """safetensors name: BF16, F32, I64, …"""
     shape: tuple[int, ...]
-    data: bytes | memoryview
+    data: bytes | memoryview | tuple[bytes | memoryview, ...]
+    """Its bytes, or pieces of them in order."""
+
+    @property
+    def parts(self) -> tuple[bytes | memoryview, ...]:
+        """The pieces, one where it is whole."""
+        return self.data if isinstance(self.data, tuple) else (self.data,)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all pieces."""
+        return sum(memoryview(part).nbytes for part in self.parts)
 
 
 def serialize(tensors: Mapping[str, TensorData]) -> list[bytes | memoryview]:
@@ -42,8 +53,7 @@ def serialize(tensors: Mapping[str, TensorData]) -> list[bytes | memoryview]:
             raise ValueError(f"tensor {name!r}: dtype {tensor.dtype!r} is none of {', '.join(DTYPE_BYTES)}")
     parts: list[bytes | memoryview] = []
     for name, tensor in sorted(tensors.items(), key=lambda item: (-DTYPE_BYTES[item[1].dtype], item[0])):
-        data = memoryview(tensor.data).cast("B")
-        size = data.nbytes
+        size = tensor.size
         expected = math.prod(tensor.shape) * DTYPE_BYTES[tensor.dtype]
         if size != expected:
             raise ValueError(
@@ -55,7 +65,7 @@ def serialize(tensors: Mapping[str, TensorData]) -> list[bytes | memoryview]:
             "data_offsets": [offset, offset + size],
         }
         offset += size
-        parts.append(data)
+        parts += [memoryview(part).cast("B") for part in tensor.parts if memoryview(part).nbytes]
     text = msgspec.json.encode(entries)
     text += b" " * (-len(text) % 8)
     return [len(text).to_bytes(8, "little") + text, *parts]

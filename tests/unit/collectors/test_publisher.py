@@ -226,7 +226,7 @@ def test_the_engine_is_never_kept_waiting(log: FakeLog, start: Callable[..., Pub
 def test_the_oldest_traces_are_dropped_first(log: FakeLog, start: Callable[..., Publisher]) -> None:
     """A full queue keeps the newest traces, and telemetry before any trace; each loss is counted."""
     log.may_go.clear()
-    publisher = start(queue_bytes=20_000)
+    publisher = start(queue_bytes=60_000)
     publisher.publish_trace(trace(0))
     until(lambda: publisher._backlog._taken)
     for number in range(1, 200):
