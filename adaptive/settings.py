@@ -58,8 +58,20 @@ class Settings(BaseSettings):
     max_model_len: int = Field(2048, ge=16)
     max_num_seqs: int = Field(16, ge=1)
     kv_cache_gib: float = Field(2.0, gt=0, description="KV cache of a CPU engine.")
-    engine_lookahead: int = Field(4, ge=1, le=16, description="K: the most draft tokens of any verify step.")
+    engine_lookahead: int = Field(8, ge=1, le=16, description="K: the most draft tokens of any verify step.")
     lookahead: int = Field(4, ge=0, le=16, description="Cap of the turbo and adapter arms.")
+    confidence_stop: bool = Field(
+        default=True,
+        description="Stop drafting where the next position does not pay; off: always draft up to the cap.",
+    )
+    load_floor: bool = Field(
+        default=True, description="Switch speculation off while it does not pay for the batch as a whole."
+    )
+    ngram: bool = Field(
+        default=True,
+        description="Draft from the request's own text and its tenant's earlier traffic where that promises "
+        "more than the model.",
+    )
 
     slots: int = Field(8, ge=2, description="Adapter rows resident in an engine, slot 0 (turbo) included.")
     rank: int = Field(32, ge=1, le=256, description="Rank of the adapters.")
@@ -74,6 +86,9 @@ class Settings(BaseSettings):
         "they can leak prompts by timing.",
     )
     telemetry_seconds: float = Field(1.0, gt=0)
+    metric_tenants: int = Field(
+        100, ge=0, description="Tenants with a Prometheus label of their own; the rest are summed as (other)."
+    )
 
     control_share: float = Field(0.05, ge=0, le=1)
     off_share: float = Field(0.01, ge=0, le=1)

@@ -93,6 +93,8 @@ class Agent:
         self._waiting: dict[str, tuple[float, str]] = {}
         self._unsaved = False
         self._failing: dict[str, str] = {}
+        self.latest: EngineTelemetry | None = None
+        """The newest telemetry, for the endpoint's metrics; None before the first report."""
 
     def start(self) -> None:
         """Load the saved accounts and policies, then follow the log."""
@@ -312,6 +314,7 @@ class Agent:
             queue_depth=capture.get("queue_depth", 0),
             refused_policies={tenant: version for tenant, (version, _) in self._refused.items()},
         )
+        self.latest = telemetry
         if self._transport is not None:
             self._transport.send(
                 contracts.TOPIC_ENGINE_TELEMETRY, self._engine_id, contracts.encode(telemetry)

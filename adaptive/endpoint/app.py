@@ -16,6 +16,7 @@ from adaptive.endpoint.agent import Agent
 from adaptive.endpoint.arguments import vllm_arguments
 from adaptive.endpoint.gateway import Gateway
 from adaptive.endpoint.identity import Identity, identify
+from adaptive.endpoint.metrics import TelemetryCollector
 from adaptive.endpoint.tenants import TenantDirectory
 from adaptive.internal_key import internal_key
 from collectors.open import open_transport
@@ -74,6 +75,7 @@ async def _serve(settings: Settings, identity: Identity, parsed: Any) -> None:
     from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client  # noqa: PLC0415
     from vllm.entrypoints.launchers.app import build_app  # noqa: PLC0415
     from vllm.entrypoints.launchers.launcher import serve_http, setup_server  # noqa: PLC0415
+    from vllm.v1.metrics.prometheus import get_prometheus_registry  # noqa: PLC0415
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt("terminated")
@@ -105,6 +107,8 @@ async def _serve(settings: Settings, identity: Identity, parsed: Any) -> None:
             turbo_sha256=identity.turbo_sha256,
         )
         agent.start()
+        # Into the registry that vLLM's /metrics renders.
+        get_prometheus_registry().register(TelemetryCollector(lambda: agent.latest, settings.metric_tenants))
         structlog.get_logger("endpoint").info(
             "serving", host=settings.host, port=settings.endpoint_port, model=identity.name
         )
