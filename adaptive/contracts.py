@@ -21,6 +21,8 @@ TOPIC_TRACE_RECORDED: Final = "adaptive.trace.recorded.v1"
 """TraceRecord, key = tenant."""
 TOPIC_ENGINE_TELEMETRY: Final = "adaptive.engine.telemetry.v1"
 """EngineTelemetry, key = engine id."""
+TOPIC_ARM_SCORED: Final = "adaptive.arm.scored.v1"
+"""ArmScored, key = tenant; written by learners."""
 TOPIC_DRAFTER_PUBLISHED: Final = "adaptive.drafter.published.v1"
 """DrafterPublished, key = tenant, compacted; read by the controller, and by learners to number versions."""
 TOPIC_POLICY_DECIDED: Final = "adaptive.policy.decided.v1"
@@ -35,7 +37,8 @@ COMPACTED_TOPICS: Final = frozenset(
     {TOPIC_DRAFTER_PUBLISHED, TOPIC_POLICY_DECIDED, TOPIC_TENANT_CHANGED, TOPIC_TENANT_ERASED}
 )
 TOPICS: Final = (
-    frozenset({TOPIC_TRACE_RECORDED, TOPIC_ENGINE_TELEMETRY, TOPIC_ERASURE_ACKNOWLEDGED}) | COMPACTED_TOPICS
+    frozenset({TOPIC_TRACE_RECORDED, TOPIC_ENGINE_TELEMETRY, TOPIC_ARM_SCORED, TOPIC_ERASURE_ACKNOWLEDGED})
+    | COMPACTED_TOPICS
 )
 DEAD_LETTER_SUFFIX: Final = ".dlq"
 
@@ -173,6 +176,39 @@ class HoldoutScore(msgspec.Struct, frozen=True, omit_defaults=True):
     """Joint: share of verify steps whose first i+1 drafts were all accepted."""
     verify_steps: int
     requests: int
+
+
+class ArmScore(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one arm does, or would have done, with the verified tokens of a trace, walked as a server would."""
+
+    arm: Arm
+    version: int
+    """Adapter version, 0 for turbo."""
+    verify_steps: int
+    drafted: int
+    accepted: int
+    accepted_per_position: list[int] = msgspec.field(default_factory=list)
+    """Joint: verify steps whose first i+1 drafts were all accepted."""
+
+
+class ArmScored(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Every arm's score on one trace: full information for the weights over arms, whichever one drafted."""
+
+    tenant: str
+    trace_id: str
+    """Consumers deduplicate by it."""
+    scored_at: float
+    """Unix seconds."""
+    target_sha256: str
+    turbo_sha256: str
+    context_length: int
+    """Tokens before the first one scored."""
+    lookahead: int
+    """Draft tokens asked for in every step of the walks."""
+    scores: list[ArmScore]
+    generation: int = 0
+    """The trace's."""
+    schema_version: int = SCHEMA_VERSION
 
 
 class DrafterPublished(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -381,6 +417,7 @@ class EngineTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
 Message = (
     TraceRecord
     | EngineTelemetry
+    | ArmScored
     | DrafterPublished
     | PolicyDecided
     | TenantChanged
@@ -391,6 +428,7 @@ MessageT = TypeVar(
     "MessageT",
     TraceRecord,
     EngineTelemetry,
+    ArmScored,
     DrafterPublished,
     PolicyDecided,
     TenantChanged,

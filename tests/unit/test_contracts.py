@@ -20,6 +20,8 @@ from adaptive.contracts import (
     AdapterReference,
     Arm,
     ArmCounters,
+    ArmScore,
+    ArmScored,
     DrafterPublished,
     EngineTelemetry,
     ErasureAcknowledged,
@@ -108,6 +110,31 @@ MESSAGES: dict[str, Message] = {
         steps=[],
         sampling=SamplingSummary(),
         finished=False,
+    ),
+    "scored": ArmScored(
+        tenant="acme",
+        trace_id="request-1:1",
+        scored_at=1767225601.0,
+        target_sha256="1" * 64,
+        turbo_sha256="2" * 64,
+        context_length=259,
+        lookahead=4,
+        scores=[
+            ArmScore(Arm.TURBO, 0, verify_steps=40, drafted=160, accepted=60),
+            ArmScore(Arm.ADAPTER, 7, 31, 124, 69, accepted_per_position=[28, 20, 13, 8]),
+        ],
+        generation=2,
+        schema_version=1,
+    ),
+    "scored_minimal": ArmScored(
+        tenant="t",
+        trace_id="r:0",
+        scored_at=0.0,
+        target_sha256="",
+        turbo_sha256="",
+        context_length=0,
+        lookahead=0,
+        scores=[],
     ),
     "published": DrafterPublished(
         adapter=ADAPTER,
@@ -416,6 +443,7 @@ def test_garbage_is_a_msgspec_error(data: bytes) -> None:
 def test_topics_carry_their_version_and_are_listed() -> None:
     """Names that operators create topics by; the compacted ones are those that describe a state."""
     assert sorted(contracts.TOPICS) == [
+        "adaptive.arm.scored.v1",
         "adaptive.drafter.published.v1",
         "adaptive.engine.telemetry.v1",
         "adaptive.erasure.acknowledged.v1",
