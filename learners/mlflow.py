@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,8 +16,6 @@ import msgspec
 from learners.records import UpdateState
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from adaptive.contracts import HoldoutScore
     from learners.records import Update, UpdateReport
 
@@ -57,12 +56,12 @@ class MlflowTracker:
         self._ledger_id: Final = ledger_id
         self._client: Any = None
 
-    def record(self, update: Update, adapter: Path) -> str:
+    def record(self, update: Update, directory: Path) -> str:
         """Record an evaluated update as a finished run and, if it passed the gate, register its version.
 
         Args:
             update: With its report.
-            adapter: The challenger's file, kept as an artifact.
+            directory: Of the challenger's file and the manifest, each kept as an artifact.
 
         Returns:
             The run id.
@@ -74,7 +73,7 @@ class MlflowTracker:
         try:
             client = self._connect()
             experiment_id = self._experiment(client)
-            run_id = self._run(client, experiment_id, update, update.report, adapter)
+            run_id = self._run(client, experiment_id, update, update.report, directory)
             if update.report.publish:
                 self._register(client, update.report, run_id)
         except Exception as error:
@@ -110,6 +109,21 @@ class MlflowTracker:
         if number is None:
             raise unknown
 
+    def artifact(self, run_id: str, name: str, directory: Path) -> Path:
+        """Fetch a file of a run into a directory.
+
+        Raises:
+            TrackingError: MLflow is away, or does not know the run or the file (any more).
+        """
+        try:
+            return Path(self._connect().download_artifacts(run_id, name, str(directory)))
+        except Exception as error:
+            raise TrackingError(
+                f"MLflow at {self._url} has no file {name} of run {run_id} ({_first_line(error)}): check the "
+                "run id and MLFLOW_TRACKING_URI; runs of erased tenants are deleted, and those of versions "
+                "before 0.2 have no such file"
+            ) from error
+
     def model_name(self, tenant: str) -> str:
         """Name of the tenant's registered model."""
         return f"drafter.{self._target}.{tenant}"
@@ -136,7 +150,7 @@ class MlflowTracker:
         return str(client.create_experiment(name, artifact_location=location))
 
     def _run(
-        self, client: Any, experiment_id: str, update: Update, report: UpdateReport, adapter: Path
+        self, client: Any, experiment_id: str, update: Update, report: UpdateReport, directory: Path
     ) -> str:
         key = f"{self._ledger_id}:{update.update_id}"
         for run in client.search_runs([experiment_id], filter_string=f"tags.`{UPDATE_TAG}` = '{key}'"):
@@ -157,7 +171,8 @@ class MlflowTracker:
         )
         _log_params(client, run_id, report)
         _log_metrics(client, run_id, report)
-        client.log_artifact(run_id, str(adapter))
+        for file in sorted(directory.iterdir()):
+            client.log_artifact(run_id, str(file))
         client.set_terminated(run_id, "FINISHED", end_time=int(report.evaluated_at * 1000))
         return run_id
 
@@ -249,3 +264,7 @@ def _tracking_error(action: str, error: Exception) -> TrackingError:
     return TrackingError(
         f"MLflow could not {action} ({type(error).__name__}: {error}); it is tried again later"
     )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -6,14 +6,15 @@ goes on from there: training from its checkpoint, publishing with the numbers th
 
 from __future__ import annotations
 
+import shutil
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
 from learners.adapters import write_challenger
-from learners.evaluation import score
-from learners.gate import decide
+from learners.judging import judge
+from learners.manifest import MANIFEST, Fingerprints, Manifest, current_environment, used, write_manifest
 from learners.mlflow import TrackingError
 from learners.records import UpdatePlan, UpdateReport, UpdateState
 from learners.replay import ReplayError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from learners.adapters import Champions
     from learners.drafter import Drafter
     from learners.ledger import Ledger
-    from learners.records import Update
+    from learners.records import StoredRequest, Update
     from learners.replay import Replay
     from learners.training import Trained
 
@@ -39,8 +40,12 @@ _log = structlog.get_logger(__name__)
 class Tracker(Protocol):
     """Records updates for people to look at."""
 
-    def record(self, update: Update, adapter: Path) -> str:
-        """Record an update, once; returns the run id. TrackingError: try again later."""
+    def record(self, update: Update, directory: Path) -> str:
+        """Record an update, once, with the files of its directory (adapter, manifest); returns the run id.
+
+        Raises:
+            TrackingError: try again later.
+        """
 
 
 class Publisher(Protocol):
@@ -206,18 +211,20 @@ class Updater:
             self._drafter.precision,
         ):
             raise AbandonedError("target, turbo or precision changed since it was planned")
-        tokens = {request.number: request.tokens for request in self._ledger.ready(plan.tenant)}
-        if missing := set(plan.training + plan.holdout) - tokens.keys():
+        requests = {request.number: request for request in self._ledger.ready(plan.tenant)}
+        if missing := set(plan.training + plan.holdout) - requests.keys():
             raise AbandonedError(f"{len(missing)} of its requests are no longer in the replay")
+        fingerprints = Fingerprints(lambda number: self._replay.load(plan.tenant, number))
+        warm_start = self._champions.load(plan.warm_start)
         trained = self._trainer.train(
             plan,
-            {number: tokens[number] for number in plan.training},
-            load=lambda number: self._replay.load(plan.tenant, number),
-            warm_start=self._champions.load(plan.warm_start),
+            {number: requests[number].tokens for number in plan.training},
+            load=fingerprints.load,
+            warm_start=warm_start,
             checkpoint=self._checkpoint(update),
             on_step=lambda step, steps: at(f"training step {step + 1}/{steps}"),
         )
-        report = self._judge(update, trained, at)
+        report = self._judge(update, trained, fingerprints, at, requests, warm_started=warm_start is not None)
         _log.info(
             "update evaluated",
             tenant=plan.tenant,
@@ -229,43 +236,67 @@ class Updater:
         )
         return self._ledger.advance_update(update, UpdateState.EVALUATED, report=report)
 
-    def _judge(self, update: Update, trained: Trained, at: Callable[[str], None]) -> UpdateReport:
-        """Score turbo, what serves now and the challenger on the hold-out, and let the gate decide."""
+    def _judge(
+        self,
+        update: Update,
+        trained: Trained,
+        fingerprints: Fingerprints,
+        at: Callable[[str], None],
+        requests: Mapping[int, StoredRequest],
+        *,
+        warm_started: bool,
+    ) -> UpdateReport:
+        """Judge the challenger, and write it and the manifest to the update's directory."""
         plan, began = update.plan, time.monotonic()
         policy = self._policies.latest.get(plan.tenant)
         champion = self._champions.load(policy.champion) if policy else None
-        sequences = [self._replay.load(plan.tenant, number) for number in plan.holdout]
-        head, lookahead = self._drafter.head, max(1, self._settings.lookahead)
-        between = lambda: at("evaluating")  # noqa: E731  # three calls below read better with a name
-        turbo = score(head, None, sequences, lookahead=lookahead, weight=1.0, between=between)
-        serving = None
-        if policy is not None and champion is not None:
-            serving = score(
-                head, champion, sequences, lookahead=lookahead, weight=policy.weight, between=between
-            )
-        challenger = score(head, trained.tensors, sequences, lookahead=lookahead, weight=1.0, between=between)
-        verdict = decide(
-            turbo=turbo.requests,
-            champion=serving.requests if serving else None,
-            challenger=challenger.requests,
+        serving = policy.champion if policy and champion is not None else None
+        lookahead = max(1, self._settings.lookahead)
+        judged = judge(
+            self._drafter.head,
+            trained.tensors,
+            champion,
+            [fingerprints.load(number) for number in plan.holdout],
+            champion_weight=policy.weight if policy else 0.0,
+            lookahead=lookahead,
+            between=lambda: at("evaluating"),
         )
+        scores = (judged.turbo.total, judged.champion.total if judged.champion else None)
+        sha256 = write_challenger(self._file(update), trained.tensors, plan)
+        manifest = Manifest(
+            plan=plan,
+            training=used(plan.training, requests, fingerprints),
+            holdout=used(plan.holdout, requests, fingerprints),
+            warm_started=warm_started,
+            champion=serving,
+            champion_weight=policy.weight if policy and serving else 0.0,
+            lookahead=lookahead,
+            features=self._settings.features,
+            environment=current_environment(),
+            adapter_sha256=sha256,
+            publish=judged.verdict.publish,
+            turbo_score=scores[0],
+            champion_score=scores[1],
+            challenger_score=judged.challenger.total,
+        )
+        write_manifest(self._file(update).with_name(MANIFEST), manifest)
         return UpdateReport(
             plan=plan,
-            publish=verdict.publish,
-            reason=verdict.reason,
-            turbo=turbo.total,
-            champion=serving.total if serving else None,
-            challenger=challenger.total,
-            champion_version=policy.champion.version if serving and policy and policy.champion else 0,
-            gain_estimate=verdict.over_serving.estimate,
-            gain_lower=verdict.over_serving.lower,
-            gain_upper=verdict.over_serving.upper,
+            publish=judged.verdict.publish,
+            reason=judged.verdict.reason,
+            turbo=scores[0],
+            champion=scores[1],
+            challenger=judged.challenger.total,
+            champion_version=serving.version if serving else 0,
+            gain_estimate=judged.verdict.over_serving.estimate,
+            gain_lower=judged.verdict.over_serving.lower,
+            gain_upper=judged.verdict.over_serving.upper,
             losses=trained.losses,
             steps=len(trained.losses),
             training_seconds=trained.seconds,
             evaluation_seconds=time.monotonic() - began,
             evaluated_at=self._clock(),
-            adapter_sha256=write_challenger(self._file(update), trained.tensors, plan),
+            adapter_sha256=sha256,
         )
 
     def _finish(self, update: Update) -> Update:
@@ -283,14 +314,14 @@ class Updater:
     def _record(self, update: Update) -> str:
         """Run id, empty while MLflow is away: a witness must not stop the loop."""
         try:
-            return self._tracker.record(update, self._file(update))
+            return self._tracker.record(update, self._file(update).parent)
         except TrackingError as error:
             _log.warning("update not recorded yet", tenant=update.plan.tenant, error=str(error))
             return ""
 
     def _clean(self, update: Update) -> None:
-        for path in (self._checkpoint(update), self._file(update)):
-            path.unlink(missing_ok=True)
+        self._checkpoint(update).unlink(missing_ok=True)
+        shutil.rmtree(self._file(update).parent, ignore_errors=True)
 
     def _checkpoint(self, update: Update) -> Path:
         return self._directory / f"{update.update_id}.checkpoint"

@@ -32,6 +32,7 @@ from learners.features import Assembler
 from learners.intake import Intake
 from learners.learner import Learner
 from learners.ledger import Ledger
+from learners.manifest import MANIFEST, Manifest, read_manifest
 from learners.mlflow import TrackingError
 from learners.paths import LearnerPaths
 from learners.publish import VersionPublisher
@@ -63,14 +64,16 @@ class RememberingTracker:
 
     away: bool = False
     recorded: list[Update] = field(default_factory=list)
+    manifests: list[Manifest] = field(default_factory=list)
     champions: dict[str, int | None] = field(default_factory=dict)
 
-    def record(self, update: Update, adapter: Path) -> str:
-        """Remember an update."""
-        assert adapter.is_file()
+    def record(self, update: Update, directory: Path) -> str:
+        """Remember an update and its manifest."""
+        assert (directory / "adapter.safetensors").is_file()
         if self.away:
             raise TrackingError("away")
         self.recorded.append(update)
+        self.manifests.append(read_manifest(directory / MANIFEST))
         return f"run-{update.update_id}"
 
     def mark_champion(self, tenant: str, version: int | None) -> None:

@@ -29,11 +29,13 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def adapter(tmp_path: Path) -> Path:
-    """An adapter file; the tracker does not look inside."""
-    path = tmp_path / "adapter.safetensors"
-    path.write_bytes(b"adapter")
-    return path
+def files(tmp_path: Path) -> Path:
+    """The directory of an update's files; the tracker does not look inside."""
+    directory = tmp_path / "1"
+    directory.mkdir()
+    (directory / "adapter.safetensors").write_bytes(b"adapter")
+    (directory / "update.json").write_bytes(b"manifest")
+    return directory
 
 
 @pytest.fixture
@@ -92,12 +94,12 @@ def update(tenant: str, *, publish: bool, version: int = 1) -> Update:
 
 
 def test_a_published_update_is_one_run_and_one_registered_version(
-    database: str, adapter: Path, tmp_path: Path, working_directory: Path
+    database: str, files: Path, tmp_path: Path, working_directory: Path
 ) -> None:
     """Parameters, loss curve, scores, artifact, model and alias are there; asking again adds nothing."""
     tracker = MlflowTracker(database, tmp_path / "mlartifacts", "tiny", "ledger-a")
-    run_id = tracker.record(update("acme", publish=True), adapter)
-    assert tracker.record(update("acme", publish=True), adapter) == run_id
+    run_id = tracker.record(update("acme", publish=True), files)
+    assert tracker.record(update("acme", publish=True), files) == run_id
     client = MlflowClient(database, database)
     run = client.get_run(run_id)
     assert run.info.status == "FINISHED"
@@ -114,25 +116,28 @@ def test_a_published_update_is_one_run_and_one_registered_version(
     assert (
         tmp_path / "mlartifacts" / run_id / "artifacts" / "adapter.safetensors"
     ).read_bytes() == b"adapter"
+    assert tracker.artifact(run_id, "update.json", tmp_path).read_bytes() == b"manifest"
+    with pytest.raises(TrackingError, match=r"no file other\.json"):
+        tracker.artifact(run_id, "other.json", tmp_path)
     assert len(client.search_model_versions("name = 'drafter.tiny.acme'")) == 1
     assert working_directory.is_dir()
 
 
-def test_a_refused_update_is_a_run_and_no_version(database: str, adapter: Path, tmp_path: Path) -> None:
+def test_a_refused_update_is_a_run_and_no_version(database: str, files: Path, tmp_path: Path) -> None:
     """A refusal can be looked up with its reason and numbers; the registry does not know it."""
     tracker = MlflowTracker(database, tmp_path / "mlartifacts", "tiny", "ledger-b")
-    run_id = tracker.record(update("refused", publish=False), adapter)
+    run_id = tracker.record(update("refused", publish=False), files)
     client = MlflowClient(database, database)
     tags = client.get_run(run_id).data.tags
     assert (tags["adaptive.verdict"], tags["adaptive.reason"]) == ("refused", "because")
     assert client.search_registered_models(filter_string="name = 'drafter.tiny.refused'") == []
 
 
-def test_the_champion_alias_moves_and_goes(database: str, adapter: Path, tmp_path: Path) -> None:
+def test_the_champion_alias_moves_and_goes(database: str, files: Path, tmp_path: Path) -> None:
     """The alias follows the version that serves and is removed when turbo serves again."""
     tracker = MlflowTracker(database, tmp_path / "mlartifacts", "tiny", "ledger-c")
     for version in (1, 2):
-        tracker.record(update("moving", publish=True, version=version), adapter)
+        tracker.record(update("moving", publish=True, version=version), files)
     client = MlflowClient(database, database)
     name = tracker.model_name("moving")
     tracker.mark_champion("moving", 1)
@@ -145,10 +150,10 @@ def test_the_champion_alias_moves_and_goes(database: str, adapter: Path, tmp_pat
         tracker.mark_champion("moving", 9)
 
 
-def test_a_server_that_is_away_costs_seconds_and_one_error(adapter: Path, tmp_path: Path) -> None:
+def test_a_server_that_is_away_costs_seconds_and_one_error(files: Path, tmp_path: Path) -> None:
     """Nothing listens on the tracking URI: one TrackingError, soon."""
     tracker = MlflowTracker("http://127.0.0.1:9", tmp_path / "mlartifacts", "tiny", "ledger-d")
     began = time.monotonic()
     with pytest.raises(TrackingError, match="tried again later"):
-        tracker.record(update("acme", publish=True), adapter)
+        tracker.record(update("acme", publish=True), files)
     assert time.monotonic() - began < 30
