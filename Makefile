@@ -26,6 +26,18 @@ $(VENV)/installed: requirements/cpu.lock requirements/data.lock pyproject.toml
 	$(UV) pip install --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
+.PHONY: kafka
+kafka: deploy/kafka/libs/complete ## Fetch the Kafka broker of the tests (needs Maven and Java 17 or newer)
+
+deploy/kafka/libs/complete: deploy/kafka/pom.xml deploy/kafka/jars.sha256
+	@command -v java >/dev/null && command -v mvn >/dev/null || \
+	  { echo "the Kafka broker of the tests needs Java 17 or newer and Maven (Debian: openjdk-17-jre-headless maven)" >&2; exit 1; }
+	@rm -rf deploy/kafka/libs
+	cd deploy/kafka && mvn --quiet --batch-mode --strict-checksums dependency:copy-dependencies \
+	  -DoutputDirectory=libs -DincludeScope=runtime
+	cd deploy/kafka/libs && sha256sum --quiet --check --strict ../jars.sha256
+	@touch $@
+
 .PHONY: lock
 lock: ## Resolve requirements/cpu.lock anew
 	$(UV) pip compile pyproject.toml --extra serving-cpu --extra learn --extra controller --extra dev \
@@ -37,7 +49,7 @@ demo: install ## Show an endpoint getting faster with its own traffic (ARGS="--m
 	$(BIN)/adaptive demo $(ARGS)
 
 .PHONY: test
-test: install ## Run every test (real engine, Ray and MLflow; under 20 minutes on 2 cores)
+test: install kafka ## Run every test (real engine, Ray, MLflow and Kafka; under 20 minutes on 2 cores)
 	$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: test-unit

@@ -179,7 +179,7 @@ class HoldoutScore(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ArmScore(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one arm does, or would have done, with the verified tokens of a trace, walked as a server would."""
+    """What an arm does, or would have done, with the verified tokens of a trace, walked as a server would."""
 
     arm: Arm
     version: int

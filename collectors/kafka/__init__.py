@@ -1,0 +1,1 @@
+"""Kafka as the log, by kafka-python: idempotent producer, cooperative groups, TLS and SASL."""

@@ -1,0 +1,1 @@
+"""One Apache Kafka broker (KRaft) on loopback, for tests and small set-ups."""
