@@ -80,6 +80,24 @@ class Settings(BaseSettings):
         1.0, ge=0, le=1, description="Share of captured requests whose features are kept too."
     )
     capture_queue_bytes: int = Field(256 << 20, ge=1 << 20, description="Publisher queue; oldest dropped.")
+    capture_bytes_per_second: int = Field(
+        32 << 20,
+        ge=1 << 10,
+        description="Budget of traces and features of an engine; above it features, then whole requests, are "
+        "sampled less.",
+    )
+    feature_object_bytes: int = Field(
+        16 << 20, ge=1 << 16, description="Size from which a feature object takes no more traces."
+    )
+    feature_linger_seconds: float = Field(
+        1.0, ge=0, le=60, description="How long features wait for others to share an object with."
+    )
+    feature_quota_bytes: int = Field(
+        10 << 30, ge=1 << 20, description="Feature bytes kept per tenant; the oldest objects go first."
+    )
+    feature_retention_days: float = Field(
+        7.0, gt=0, description="Age at which feature objects go, as the traces that refer to them."
+    )
     acceptance_details: bool = Field(
         default=False,
         description="Report accepted counts to clients (metrics.speculative_decoding); "

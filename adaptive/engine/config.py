@@ -15,6 +15,12 @@ class CaptureConfig(msgspec.Struct, frozen=True):
     log_url: str
     store_url: str
     queue_bytes: int
+    bytes_per_second: int = 32 << 20
+    """Budget of traces and features: above it features, then whole requests, are sampled less."""
+    object_bytes: int = 16 << 20
+    """Size from which a feature object takes no more traces."""
+    linger_seconds: float = 1.0
+    """How long features wait for others to share an object with."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,6 +35,12 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokenizer_sha256: str
     feature_layers: tuple[int, ...]
     capture: CaptureConfig | None = None
+    confidence_stop: bool = True
+    """Stop drafting where the next position does not pay; off: every arm drafts up to its cap."""
+    load_floor: bool = True
+    """Switch speculation off while it does not pay for the batch as a whole."""
+    ngram: bool = True
+    """Draft from the request's text and its tenant's earlier traffic where that promises more."""
 
     @classmethod
     def from_additional_config(cls, additional_config: Any) -> EngineConfig | None:

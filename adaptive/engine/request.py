@@ -13,7 +13,11 @@ from adaptive.contracts import Arm
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vllm import SamplingParams
+
 PREFIX: Final = "adaptive_"
+MIN_P_EPSILON: Final = 1e-5
+"""vLLM takes a smaller min_p for none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,6 +33,10 @@ class RequestPlan:
     features: bool = False
     prediction: list[int] = dataclasses.field(default_factory=list)
     """Token ids of the client's `prediction`, used as drafts where the answer follows it."""
+    fixed: bool = False
+    """Draft with `arm` up to its cap in every step, for measurements: no stop, no floor, no other arm."""
+    ngram: bool = True
+    """Whether the n-gram arm may draft for this request."""
     group: str = ""
     """Joins the requests that answer one client request (n > 1): their drafters are reported together."""
     generation: int = 0
@@ -49,6 +57,10 @@ class RequestPlan:
             entries["prediction"] = self.prediction
         if self.group:
             entries["group"] = self.group
+        if self.fixed:
+            entries["fixed"] = 1
+        if not self.ngram:
+            entries["ngram"] = 0
         if self.generation:
             entries["generation"] = self.generation
         return {PREFIX + key: value for key, value in entries.items()}
@@ -67,9 +79,21 @@ class RequestPlan:
             share=bool(extra_args.get(PREFIX + "share", 0)),
             features=bool(extra_args.get(PREFIX + "features", 0)),
             prediction=list(extra_args.get(PREFIX + "prediction", ())),
+            fixed=bool(extra_args.get(PREFIX + "fixed", 0)),
+            ngram=bool(extra_args.get(PREFIX + "ngram", 1)),
             group=str(extra_args.get(PREFIX + "group", "")),
             generation=int(extra_args.get(PREFIX + "generation", 0)),
         )
+
+    @classmethod
+    def of(cls, params: SamplingParams | None) -> RequestPlan:
+        """The plan of a request with these parameters: off where they cannot be applied to draft rows."""
+        if params is None:
+            return cls()
+        plan = cls.from_extra_args(params.extra_args)
+        if params.min_p > MIN_P_EPSILON or params.logit_bias:
+            return dataclasses.replace(plan, arm=Arm.OFF, lookahead=0)
+        return plan
 
     def capped_lookahead(self, cap: int) -> int:
         """Draft tokens to ask for in a verify step, at most `cap`; 0 for the off arm."""

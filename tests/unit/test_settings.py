@@ -77,9 +77,9 @@ def test_a_wrong_environment_variable_names_its_field(monkeypatch: pytest.Monkey
 
 def test_the_arms_cap_must_fit_the_engine() -> None:
     """The error names both settings and both remedies."""
-    with pytest.raises(ValidationError, match=r"lookahead \(6\) exceeds engine_lookahead \(4\).*ADAPTIVE_"):
-        Settings(lookahead=6)
-    assert Settings(lookahead=6, engine_lookahead=8).lookahead == 6
+    with pytest.raises(ValidationError, match=r"lookahead \(9\) exceeds engine_lookahead \(8\).*ADAPTIVE_"):
+        Settings(lookahead=9)
+    assert Settings(lookahead=9, engine_lookahead=12).lookahead == 9
 
 
 @pytest.mark.parametrize("name", ["MLFLOW_TRACKING_URI", "ADAPTIVE_TRACKING_URL"])

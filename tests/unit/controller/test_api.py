@@ -135,7 +135,7 @@ def test_a_taken_name_is_a_conflict(bench: Bench) -> None:
         ("PATCH", "/v1/tenants/acme", {"control_share": 1.5}, "control_share"),
         ("PATCH", "/v1/tenants/acme", {"control_share": 0.7, "off_share": 0.7}, "control_share"),
         ("PATCH", "/v1/tenants/acme", {"weight": -0.1}, "weight"),
-        ("PATCH", "/v1/tenants/acme", {"max_lookahead": 5}, "max_lookahead"),
+        ("PATCH", "/v1/tenants/acme", {"max_lookahead": 9}, "max_lookahead"),
         ("PATCH", "/v1/tenants/acme", {"max_lookahead": True}, "max_lookahead"),
         ("PATCH", "/v1/tenants/acme", {"pin": 7}, "pin"),
         ("PATCH", "/v1/tenants/acme", {"state": "asleep"}, "state"),

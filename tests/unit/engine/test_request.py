@@ -21,6 +21,8 @@ PLANS = st.builds(
     features=st.booleans(),
     prediction=st.lists(st.integers(0, 1 << 17), max_size=4),
     group=st.text(max_size=4),
+    fixed=st.booleans(),
+    ngram=st.booleans(),
     generation=st.integers(0, 9),
 )
 
