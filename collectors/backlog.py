@@ -31,6 +31,8 @@ class Item:
     """Where its features lie, once they are stored."""
     queued_at: float = 0.0
     """time.monotonic()."""
+    revoked: bool = False
+    """To be dropped by whoever took it, if it has not been sent."""
 
 
 class Backlog:
@@ -108,6 +110,23 @@ class Backlog:
         """Count a taken item as lost."""
         with self._changed:
             self._count_dropped(item)
+
+    def drop_tenant(self, tenant: str) -> int:
+        """Drop a tenant's traces, and revoke those that were taken; returns the number of both."""
+        with self._changed:
+            queued = list(self._traces)
+            self._traces.clear()
+            self._traces.extend(item for item in queued if item.key != tenant)
+            gone = [item for item in queued if item.key == tenant]
+            for item in gone:
+                self._bytes -= item.size
+                self._feature_bytes -= _features(item)
+                self._count_dropped(item)
+            taken = [item for item in self._taken if item.trace_id and item.key == tenant]
+            for item in taken:
+                item.revoked = True
+            self._changed.notify_all()
+            return len(gone) + len(taken)
 
     def done(self) -> None:
         """Everything taken was sent or dropped."""

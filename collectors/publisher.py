@@ -133,6 +133,14 @@ class Publisher:
             item.size += feature_bytes
         self._backlog.add(item)
 
+    def drop_tenant(self, tenant: str) -> int:
+        """Drop the traces of a tenant that wait, those that wait for a log or store that is away included.
+
+        Returns:
+            Their number; one that is being appended right now may still arrive, and counts as published.
+        """
+        return self._backlog.drop_tenant(tenant)
+
     def statistics(self) -> PublisherStatistics:
         """Counters since the start and the state of the queue."""
         dropped, dropped_bytes, depth, waiting = self._backlog.statistics()
@@ -211,6 +219,7 @@ class Publisher:
             try:
                 if self._transport is None:
                     self._transport = self._open()
+                batch = self._without_revoked(batch)
                 self._writer.refresh()
                 self._transport.send_many([record for _, record in batch])
                 self._transport.flush(_FLUSH_SECONDS)
@@ -229,6 +238,12 @@ class Publisher:
             self._adapt()
         for item, _ in batch:
             self._backlog.drop(item)
+
+    def _without_revoked(self, batch: list[tuple[Item, OutgoingRecord]]) -> list[tuple[Item, OutgoingRecord]]:
+        for item, _ in batch:
+            if item.revoked:
+                self._backlog.drop(item)
+        return [(item, record) for item, record in batch if not item.revoked]
 
     def _without_topic(
         self, batch: list[tuple[Item, OutgoingRecord]], error: UnknownTopicError

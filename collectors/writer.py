@@ -86,7 +86,7 @@ class FeatureWriter:
             StoreUnavailableError: the store is away and the traces are to wait for it; what has a reference
                 already is not written again by the next attempt.
         """
-        pending = [item for item in items if item.reference is None and item.meta is not None]
+        pending = [item for item in items if item.reference is None and item.meta and not item.revoked]
         found = [(item, features) for item in pending if (features := self._convert(item)) is not None]
         for indices in share_objects([features for _, features in found], self._object_bytes):
             members = [found[index] for index in indices]

@@ -11,6 +11,7 @@ from collectors.features import FeatureMeta
 from collectors.open import open_transport
 from collectors.publisher import Publisher
 from collectors.safetensors import TensorData
+from collectors.sampling import Sampler
 from collectors.store import TensorStore
 
 if TYPE_CHECKING:
@@ -28,9 +29,29 @@ class TracePublisher:
 
     def __init__(self, config: EngineConfig, capture: CaptureConfig) -> None:
         self._layers = config.feature_layers
+        self._sampler = Sampler(capture.bytes_per_second)
+        self.most_row_bytes: Final = capture.queue_bytes // 2
+        """Most feature bytes that requests in flight, and any one of them, may hold."""
         self._publisher = Publisher(
-            lambda: open_transport(capture.log_url), TensorStore(capture.store_url), capture.queue_bytes
+            lambda: open_transport(capture.log_url),
+            TensorStore(capture.store_url),
+            capture.queue_bytes,
+            sampler=self._sampler,
+            object_bytes=capture.object_bytes,
+            linger=capture.linger_seconds,
         )
+
+    def take_request(self) -> bool:
+        """Whether to record a request that begins now."""
+        return self._sampler.take_request()
+
+    def take_features(self) -> bool:
+        """Whether to keep the features of a request that is recorded."""
+        return self._sampler.take_features()
+
+    def drop_tenant(self, tenant: str) -> int:
+        """Drop what waits of a tenant; the number of traces."""
+        return self._publisher.drop_tenant(tenant)
 
     def publish(self, segment: Segment) -> None:
         """Queue one segment; never blocks."""
@@ -51,7 +72,7 @@ class TracePublisher:
     def statistics(self) -> dict[str, Any]:
         """The publisher's counters as plain values."""
         statistics: dict[str, Any] = msgspec.to_builtins(self._publisher.statistics())
-        return statistics
+        return statistics | {"sampling": msgspec.to_builtins(self._publisher.sampling())}
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything queued is in the log."""

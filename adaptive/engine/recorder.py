@@ -76,6 +76,8 @@ class RequestRecorder:
         self._steps: list[VerifyStep] = []
         self._rows: list[FeatureRows] = []
         self._rows_end: int | None = None
+        self.row_bytes = 0
+        """Of the feature rows held."""
         self._stopped = False
 
     def withdraw_share(self) -> None:
@@ -113,14 +115,19 @@ class RequestRecorder:
     def rows(self, rows: FeatureRows) -> None:
         """Keep feature rows; rows already kept (recomputed after a preemption) are dropped."""
         end = rows.start + rows.features.shape[0]
-        if self._rows_end is None or rows.start == self._rows_end:
-            self._rows.append(rows)
-            self._rows_end = end
-            return
-        skip = self._rows_end - rows.start
-        if 0 < skip < end - rows.start:
-            self._rows.append(FeatureRows(self._rows_end, rows.features[skip:], rows.last_hidden[skip:]))
-            self._rows_end = end
+        if self._rows_end is not None and rows.start != self._rows_end:
+            skip = self._rows_end - rows.start
+            if not 0 < skip < end - rows.start:
+                return
+            rows = FeatureRows(self._rows_end, rows.features[skip:], rows.last_hidden[skip:])
+        self._rows.append(rows)
+        self._rows_end = end
+        self.row_bytes += rows.features.nbytes + rows.last_hidden.nbytes
+
+    def forget_rows(self) -> None:
+        """Let go of the rows held; give no more."""
+        self._rows = []
+        self.row_bytes = 0
 
     @property
     def output_length(self) -> int:
@@ -157,4 +164,5 @@ class RequestRecorder:
         self._segment += 1
         self._output_start += len(self._output_ids)
         self._output_ids, self._steps, self._rows = [], [], []
+        self.row_bytes = 0
         return Segment(record, rows)

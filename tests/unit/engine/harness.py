@@ -27,8 +27,20 @@ EOS = 2
 class Publisher:
     """Keeps what it is given."""
 
+    most_row_bytes = 1 << 20
+
     def __init__(self) -> None:
         self.segments: list[Segment] = []
+        self.takes_requests = True
+        self.takes_features = True
+
+    def take_request(self) -> bool:
+        """As it was told."""
+        return self.takes_requests
+
+    def take_features(self) -> bool:
+        """As it was told."""
+        return self.takes_features
 
     def publish(self, segment: Segment) -> None:
         """Keep one segment."""
