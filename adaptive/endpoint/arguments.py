@@ -42,7 +42,12 @@ class ArgumentError(ValueError):
 def engine_config(settings: Settings, identity: Identity) -> EngineConfig:
     """What the engine process is told."""
     capture = CaptureConfig(
-        settings.resolved_log_url, settings.resolved_store_url, settings.capture_queue_bytes
+        settings.resolved_log_url,
+        settings.resolved_store_url,
+        settings.capture_queue_bytes,
+        settings.capture_bytes_per_second,
+        settings.feature_object_bytes,
+        settings.feature_linger_seconds,
     )
     return EngineConfig(
         slots=settings.slots,

@@ -139,7 +139,7 @@ class AdaptiveCPUModelRunner(CPUModelRunner):
             drafted = scheduled.scheduled_spec_decode_tokens.get(request_id, [])
             tokens = scheduled.num_scheduled_tokens[request_id]
             self.state.record(request, drafted, emitted, made_by[index], confidences[index], seconds)
-            if request.recorder is not None and request.plan.features:
+            if request.recorder is not None and request.features:
                 # Rows of rejected drafts belong to tokens that never were.
                 kept = tokens - (len(drafted) - max(len(emitted) - 1, 0))
                 rows = feature_rows(

@@ -47,6 +47,8 @@ class ActiveRequest:
     drafted_by: tuple[Arm, int]
     """Arm and version of the drafts that the next step verifies."""
     confidences: list[float] = dataclasses.field(default_factory=list)
+    features: bool = False
+    """Whether its feature rows are kept."""
 
 
 class EngineState:
@@ -81,7 +83,7 @@ class EngineState:
         slot, version = self.slots.acquire(plan.tenant) if plan.arm is Arm.ADAPTER else (TURBO_SLOT, 0)
         arm = Arm.TURBO if plan.arm is Arm.ADAPTER and slot == TURBO_SLOT else plan.arm
         recorder = None
-        if self.publisher is not None and plan.learn:
+        if self.publisher is not None and plan.learn and self.publisher.take_request():
             stop_ids = frozenset() if params.ignore_eos else frozenset(params.all_stop_token_ids)
             stop_ids |= frozenset(params.stop_token_ids or ())
             recorder = RequestRecorder(
@@ -106,6 +108,7 @@ class EngineState:
             plan.capped_lookahead(self.lookahead),
             recorder,
             drafted_by=(arm, version),
+            features=recorder is not None and plan.features and self._may_keep_features(),
         )
         self.counters.of(plan.tenant, arm, version).requests += 1
 
@@ -164,6 +167,16 @@ class EngineState:
         """Add feature rows to a sampled request."""
         assert request.recorder is not None
         request.recorder.rows(rows)
+        if self.publisher is not None and request.recorder.row_bytes > self.publisher.most_row_bytes:
+            # One long prompt must not take the memory of all others: its trace goes without features.
+            request.recorder.forget_rows()
+            request.features = False
+
+    def _may_keep_features(self) -> bool:
+        assert self.publisher is not None
+        recorders = [request.recorder for request in self.requests.values()]
+        held = sum(recorder.row_bytes for recorder in recorders if recorder is not None)
+        return held <= self.publisher.most_row_bytes and self.publisher.take_features()
 
     def _publish(self, segment: Segment) -> None:
         if self.publisher is not None and (segment.record.output_ids or segment.record.steps):
