@@ -14,7 +14,7 @@ from collectors.state import CompactedView
 from collectors.transport import OutgoingRecord, TransportUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from collectors.transport import LogRecord, Transport
     from tests.integration.collectors.conftest import Log
@@ -153,17 +153,15 @@ class DeadLettersAway:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    def send(
-        self, topic: str, key: str, value: bytes | None, headers: Mapping[str, bytes] | None = None
-    ) -> None:
+    def send_many(self, batch: Sequence[OutgoingRecord]) -> None:
         """Append, or fail."""
         if self.away:
             raise TransportUnavailableError("the log is full")
-        self._transport.send(topic, key, value, headers)
+        self._transport.send_many(batch)
 
 
 def test_nothing_is_skipped_while_dead_letters_cannot_be_written(transport: Transport) -> None:
-    """A poison record that cannot be kept stops the poll; everything of it comes again."""
+    """Poison records that cannot be kept stop the poll; everything of it comes again, and once."""
     send_trace(transport, 0)
     transport.send(TOPIC_TRACE_RECORDED, "acme", b"poison")
     send_trace(transport, 2)
@@ -171,9 +169,50 @@ def test_nothing_is_skipped_while_dead_letters_cannot_be_written(transport: Tran
     consumer = TraceConsumer(faulty, "learners")
     with pytest.raises(TransportUnavailableError):
         consumer.poll(5)
+    assert (consumer.dead_lettered, consumer.statistics().received) == (0, 0)
     faulty.away = False
     assert [each.message.segment for each in consumer.poll(5)] == [0, 2]
     assert len(read_all(transport, DEAD_LETTERS)) == 1
+    assert (consumer.dead_lettered, consumer.statistics().received) == (1, 2)
+
+
+def contradictory(number: int) -> bytes:
+    """A trace that accepted more than was drafted."""
+    step = contracts.VerifyStep(contracts.Arm.TURBO, 0, 0, [3], 2, [0.5])
+    return contracts.encode(msgspec.structs.replace(trace(number), steps=[step]))
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (contracts.encode(trace(1, "other")), "tenant 'other' under the key of 'acme'"),
+        (contradictory(1), r"$.steps[0]: 2 accepted of 1 drafted"),
+        (of_a_newer_version(1, steps="moved"), "schema version 2 is newer than 1"),
+    ],
+    ids=["another tenant's", "contradictory", "newer"],
+)
+def test_a_dead_letter_says_what_is_wrong(transport: Transport, value: bytes, reason: str) -> None:
+    """A record that contradicts itself is poison too, and one of a newer version is told apart."""
+    transport.send(TOPIC_TRACE_RECORDED, "acme", value)
+    assert TraceConsumer(transport, "learners").poll(5) == []
+    (letter,) = read_all(transport, DEAD_LETTERS)
+    assert reason in letter.headers["x-error"].decode()
+    assert letter.value == value
+
+
+def test_a_consumer_says_how_far_behind_it_is(transport: Transport) -> None:
+    """Lag counts records that wait; their age shows while there are any."""
+    for number in range(5):
+        send_trace(transport, number)
+    consumer = TraceConsumer(transport, "learners")
+    first = consumer.poll(5, 2)
+    assert first[0].value == contracts.encode(trace(0))
+    statistics = consumer.statistics()
+    assert (statistics.received, sum(statistics.lag.values())) == (2, 3)
+    assert 0 < statistics.behind_seconds < 60
+    consumer.poll(5)
+    statistics = consumer.statistics()
+    assert (statistics.received, sum(statistics.lag.values()), statistics.behind_seconds) == (5, 0, 0.0)
 
 
 def test_tombstones_of_compacted_topics_are_passed_over(transport: Transport) -> None:
