@@ -17,6 +17,7 @@ WORKLOADS: Mapping[str, str] = {
     "chat": "adaptive.workloads.smalltalk",
     "idioma": "adaptive.workloads.idioma",
     "format": "adaptive.workloads.records",
+    "edits": "adaptive.workloads.edits",
 }
 
 

