@@ -95,6 +95,12 @@ class Calibration:
             for tenant, errors in self._errors.items()
         }
 
+    def error(self, tenant: str) -> float:
+        """Expected calibration error of a tenant over all fits, weighted by outcomes."""
+        errors = list(self._errors.get(tenant, {}).values())
+        outcomes = sum(error.outcomes for error in errors)
+        return sum(error.error * error.outcomes for error in errors) / outcomes if outcomes else 0.0
+
     def forget(self, tenant: str) -> None:
         """Drop everything about a tenant."""
         self._fits.pop(tenant, None)

@@ -44,11 +44,13 @@ class Plan:
         length: Draft tokens: of the candidate, cut; of the model, as many as look worth while now
             (`DraftChoice.pays` decides again after each).
         value: Expected accepted tokens, net of cost.
+        survivals: P(the first i + 1 tokens are all accepted), uncut.
     """
 
     candidate: Candidate | None
     length: int
     value: float
+    survivals: Sequence[float] = ()
 
 
 def joint(survivals: Sequence[float]) -> list[float]:
@@ -192,7 +194,7 @@ class DraftChoice:
         chain = [] if draft is None else self._expect(tracked, draft, most_drafted)
         seconds = [costs.verify[k] + max(k - 1, 0) * costs.draft_pass for k in range(len(chain) + 1)]
         length, value = best_length(chain, seconds, costs.rate)
-        best = Plan(None, length, value)
+        best = Plan(None, length, value, joint(chain))
         if most_copied < 1:
             return best
         for candidate in self.drafter.propose(
@@ -205,20 +207,24 @@ class DraftChoice:
                 survivals.insert(0, chain[0] if chain else 0.0)
             length, value = best_length(survivals, costs.verify, costs.rate)
             if value > best.value:
-                best = Plan(candidate, length, value)
+                best = Plan(candidate, length, value, joint(survivals))
         return best
 
     def pays(self, request_id: str, costs: Costs, *, most_drafted: int) -> bool:
         """Whether the model should draft one token more (the last one is known by `plan` or `add`)."""
+        return self.gain(request_id, costs, most_drafted=most_drafted) > costs.rate * costs.draft_pass
+
+    def gain(self, request_id: str, costs: Costs, *, most_drafted: int) -> float:
+        """What one token more of the model is expected to add, less the cost of verifying it; 0 at the cap."""
         tracked = self._requests[request_id]
         drafts = tracked.drafts
         if not drafts or len(drafts) >= most_drafted:
-            return False
+            return 0.0
         row = ahead(drafts[-1].log_odds, len(drafts) - 1, 1, tracked.temperature)
         following = self.calibration.survival(tracked.tenant, tracked.ahead, row)
         alive = joint(self._survivals(tracked))[-1] * following
         k = len(drafts)
-        return alive > costs.rate * (costs.draft_pass + costs.verify[k + 1] - costs.verify[k])
+        return alive - costs.rate * (costs.verify[k + 1] - costs.verify[k])
 
     def add(self, request_id: str, draft: Draft) -> None:
         """Note one more draft of the model."""
