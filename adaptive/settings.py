@@ -103,6 +103,12 @@ class Settings(BaseSettings):
         description="Report accepted counts to clients (metrics.speculative_decoding); "
         "they can leak prompts by timing.",
     )
+    stream_coalesce: int = Field(
+        1,
+        ge=1,
+        description="Least tokens per streamed event (first and last come at once). More than 1 blurs "
+        "how many tokens each verify step accepted, which packet timing and sizes otherwise show.",
+    )
     telemetry_seconds: float = Field(1.0, gt=0)
     metric_tenants: int = Field(
         100, ge=0, description="Tenants with a Prometheus label of their own; the rest are summed as (other)."

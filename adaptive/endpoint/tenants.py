@@ -66,6 +66,14 @@ class TenantDirectory:
         with self._lock:
             return dict(self._accounts)
 
+    def overview(self) -> dict[str, tuple[TenantChanged, PolicyDecided | None, int]]:
+        """Account, policy and adapter version in force per tenant."""
+        with self._lock:
+            return {
+                tenant: (account, self._policies.get(tenant), self._in_force.get(tenant, 0))
+                for tenant, account in self._accounts.items()
+            }
+
     def authenticate(self, authorization: str | None) -> TenantChanged:
         """Tenant of an `Authorization: Bearer <key>` header.
 
