@@ -71,7 +71,7 @@ class MessageConsumer(Generic[MessageT]):
 
     A record that does not decode, or that contradicts itself, is copied to `<topic>.dlq` with its reason and
     origin in headers (x-error, x-original-topic, x-original-partition, x-original-offset), and the partition
-    goes on. Tombstones of compacted topics are passed over, and so are, unread, the records of erased tenants.
+    goes on. Tombstones of compacted topics are passed over, and so are, unread, records of erased tenants.
 
     Args:
         transport: The log.
@@ -104,6 +104,8 @@ class MessageConsumer(Generic[MessageT]):
         self._passed_over: Final[dict[int, set[int]]] = {}
         self._received = 0
         self._newest = clock()
+        self.uncommitted = False
+        """Whether anything was polled since the last commit, dead letters included."""
         self.dead_lettered = 0
         """Records sent to the dead-letter topic by this consumer."""
         self.erased = 0
@@ -141,6 +143,7 @@ class MessageConsumer(Generic[MessageT]):
         self.erased += len(erased)
         self._received += len(messages)
         if records:
+            self.uncommitted = True
             self._newest = records[-1].timestamp
         return messages
 
@@ -153,6 +156,7 @@ class MessageConsumer(Generic[MessageT]):
         if positions is None:
             self._consumer.commit()
             self._passed_over.clear()
+            self.uncommitted = False
             return
         self._consumer.commit(
             {(self._topic, part): self._behind_passed_over(part, at) for part, at in positions.items()}
@@ -187,9 +191,8 @@ class MessageConsumer(Generic[MessageT]):
         if self._is_erased(record, None):
             return _Skipped.ERASED
         if record.value is None:
-            if self._topic in contracts.COMPACTED_TOPICS:
-                return _Skipped.REMOVED
-            return "a record without a value in a topic that is not compacted"
+            compacted = self._topic in contracts.COMPACTED_TOPICS
+            return _Skipped.REMOVED if compacted else "a record without a value, but no compacted topic"
         try:
             message: MessageT = self._decoder.decode(record.value)
         except msgspec.MsgspecError as error:

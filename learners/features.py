@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 
 import torch
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from adaptive.contracts import FeatureReference, TraceRecord
 
     Recompute = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+_KEPT_BYTES: Final = 64 << 20
 
 
 class FeatureStore(Protocol):
@@ -58,6 +62,13 @@ class Assembler:
         self._layers: Final = feature_layers
         self._hidden: Final = hidden_size
         self._recompute: Final = recompute
+        self._objects: Final = _Objects(store)
+        self.recomputed: Final[Counter[str]] = Counter()
+        """Requests whose features were computed again, by what was wrong with the captured ones."""
+
+    def release(self) -> None:
+        """Let go of the objects kept for the next request."""
+        self._objects.clear()
 
     def assemble(self, records: Sequence[TraceRecord]) -> TracedSequence:
         """Join the segments of a request (all of them, in order).
@@ -73,9 +84,10 @@ class Assembler:
             raise LeftOutError("no_answer", f"{len(token_ids) - answer_start} answer tokens")
         try:
             feature_start, features, last_hidden = self._captured(records)
-        except LeftOutError:
+        except LeftOutError as error:
             if self._recompute is None:
                 raise
+            self.recomputed[error.reason] += 1
             features, last_hidden = self._recompute(token_ids)
             feature_start = 0
         return _fit(token_ids, answer_start, feature_start, features, last_hidden)
@@ -110,20 +122,52 @@ class Assembler:
 
     def _read(self, reference: FeatureReference) -> tuple[Tensor, Tensor]:
         try:
-            tensors = load(self._store.get(reference.uri, reference.sha256))
+            tensors = self._objects.load(reference.uri, reference.sha256)
         except (ObjectMissingError, InvalidNameError) as error:
             raise LeftOutError("missing_features", str(error)) from error
         except (ChecksumError, SafetensorError) as error:
             raise LeftOutError("corrupt_features", str(error)) from error
-        expected = {
-            "features": (reference.rows, len(self._layers) * self._hidden),
-            "last_hidden": (reference.rows, self._hidden),
-        }
-        for name, shape in expected.items():
+        first, end = reference.first_row, reference.first_row + reference.rows
+        held = reference.object_rows or reference.rows
+        if not 0 <= first < end <= held:
+            raise LeftOutError("corrupt_features", f"{reference.uri}: rows {first} to {end} of {held}")
+        found = []
+        for name, width in (("features", len(self._layers) * self._hidden), ("last_hidden", self._hidden)):
             tensor = tensors.get(name)
-            if tensor is None or tuple(tensor.shape) != shape or not bool(torch.isfinite(tensor).all()):
-                raise LeftOutError("corrupt_features", f"{reference.uri}: {name} is not finite [{shape}]")
-        return tensors["features"], tensors["last_hidden"]
+            if tensor is None or tuple(tensor.shape) != (held, width):
+                raise LeftOutError("corrupt_features", f"{reference.uri}: {name} is not [{held}, {width}]")
+            rows = tensor[first:end]
+            if not bool(torch.isfinite(rows).all()):
+                raise LeftOutError("corrupt_features", f"{reference.uri}: {name} is not finite")
+            found.append(rows)
+        return found[0], found[1]
+
+
+class _Objects:
+    """Verified objects, the newest few kept: neighbours in a tenant's queue share them."""
+
+    def __init__(self, store: FeatureStore) -> None:
+        self._store: Final = store
+        self._kept: Final[OrderedDict[tuple[str, str], dict[str, Tensor]]] = OrderedDict()
+
+    def load(self, uri: str, sha256: str) -> dict[str, Tensor]:
+        """The object's tensors; errors as the store's `get`, and SafetensorError."""
+        key = uri, sha256
+        tensors = self._kept.get(key)
+        if tensors is None:
+            tensors = self._kept[key] = load(self._store.get(uri, sha256))
+        self._kept.move_to_end(key)
+        while len(self._kept) > 1 and sum(map(_size, self._kept.values())) > _KEPT_BYTES:
+            self._kept.popitem(last=False)
+        return tensors
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._kept.clear()
+
+
+def _size(tensors: dict[str, Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def tokens_of(records: Sequence[TraceRecord]) -> Tensor:

@@ -266,6 +266,7 @@ class Learner:
             paused=self._paused,
             updates_due=len(due),
             error=self._error,
+            intake=self._intake.report(),
             tenants={
                 tenant: self._tenant_status(tenant, counters.get(tenant), due) for tenant in sorted(known)
             },

@@ -7,9 +7,11 @@ trace is entered before its offset is committed in the log, and a trace_id that 
 from __future__ import annotations
 
 import sqlite3
+import sys
 import uuid
+from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -26,7 +28,7 @@ from learners.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _SCHEMA: Final = """
@@ -66,6 +68,33 @@ _STORED: Final = (
 )
 
 
+EXCESS: Final = "excess"
+"""Why a request was left out: too many of its tenant waited."""
+
+
+class Entry(NamedTuple):
+    """A trace as it came from the log."""
+
+    record: TraceRecord
+    value: bytes
+    """The same, encoded."""
+    partition: int
+    offset: int
+    left_out: str = ""
+    """Why nothing of it is kept; empty where it is."""
+
+
+class Entered(NamedTuple):
+    """What became of a batch of traces."""
+
+    duplicates: int
+    """Traces that were here before."""
+    excess: int
+    """Requests left out because too many of their tenant waited."""
+    complete: list[tuple[str, int]]
+    """Tenant and number of the requests whose segments are all here now."""
+
+
 class Ledger:
     """Durable state of a learner; every method is one transaction. Used by one thread."""
 
@@ -86,54 +115,56 @@ class Ledger:
         self._connection.close()
 
     def enter(self, record: TraceRecord, partition: int, offset: int) -> bool:
-        """Take a trace in; False if its trace_id is already here (nothing changes then)."""
-        with self._transaction():
-            if not self._consume(record, partition, offset):
-                return False
-            self._connection.execute(
-                "INSERT INTO request"
-                " (tenant, request_id, state, created_at, log_partition, first_offset, last_offset)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, request_id) DO UPDATE SET"
-                " created_at = max(created_at, excluded.created_at),"
-                " first_offset = min(first_offset, excluded.first_offset),"
-                " last_offset = max(last_offset, excluded.last_offset)",
-                (
-                    record.tenant,
-                    record.request_id,
-                    RequestState.OPEN,
-                    record.created_at,
-                    partition,
-                    offset,
-                    offset,
-                ),
-            )
-            self._connection.execute(
-                "INSERT OR IGNORE INTO part SELECT ?, ?, ?, ?, ? WHERE EXISTS"
-                " (SELECT 1 FROM request WHERE tenant = ? AND request_id = ? AND state = ?)",
-                (
-                    *(record.tenant, record.request_id, record.segment, record.finished, encode(record)),
-                    *(record.tenant, record.request_id, RequestState.OPEN),
-                ),
-            )
-        return True
+        """Take one trace in; False if its trace_id is already here (nothing changes then)."""
+        return not self.enter_many([Entry(record, encode(record), partition, offset)]).duplicates
 
     def pass_over(self, record: TraceRecord, partition: int, offset: int, reason: str) -> bool:
         """Mark a trace as consumed without keeping anything of it; False if it is already here."""
-        with self._transaction():
-            fresh = self._consume(record, partition, offset)
-            if fresh:
-                self._count(record.tenant, reason)
-        return fresh
+        return not self.enter_many([Entry(record, b"", partition, offset, reason)]).duplicates
 
-    def complete_requests(self) -> list[int]:
-        """Numbers of the open requests whose segments are all here, in order of arrival."""
-        rows = self._connection.execute(
-            "SELECT r.number FROM request r JOIN part p USING (tenant, request_id) WHERE r.state = ?"
-            " GROUP BY r.number HAVING max(p.finished) = 1"
+    def enter_many(
+        self,
+        entries: Sequence[Entry],
+        waiting: Mapping[str, int] | None = None,
+        most_waiting: int = sys.maxsize,
+    ) -> Entered:
+        """Take traces in, in one transaction: all of them or, if this raises, none.
+
+        Args:
+            entries: Traces in the order of the log.
+            waiting: Complete requests that wait for assembly already, by tenant.
+            most_waiting: While this many requests of a tenant wait, its new ones are left out as `excess`.
+        """
+        waits = Counter(waiting or {})
+        duplicates = excess = 0
+        complete: list[tuple[str, int]] = []
+        with self._transaction():
+            for entry in entries:
+                record = entry.record
+                if not self._consume(record, entry.partition, entry.offset):
+                    duplicates += 1
+                elif entry.left_out:
+                    self._count(record.tenant, entry.left_out)
+                else:
+                    number, state = self._open(entry, full=waits[record.tenant] >= most_waiting)
+                    excess += state is None
+                    if state is RequestState.OPEN and self._add_part(entry):
+                        complete.append((record.tenant, number))
+                        waits[record.tenant] += 1
+        return Entered(duplicates, excess, complete)
+
+    def waiting_requests(self) -> list[tuple[str, int]]:
+        """Tenant and number of the open requests whose segments are all here, in order of arrival."""
+        return self._connection.execute(
+            "SELECT r.tenant, r.number FROM request r JOIN part p USING (tenant, request_id)"
+            " WHERE r.state = ? GROUP BY r.number HAVING max(p.finished) = 1"
             " AND count(*) = 1 + max(CASE WHEN p.finished THEN p.segment END) ORDER BY r.number",
             (RequestState.OPEN,),
-        )
-        return [number for (number,) in rows]
+        ).fetchall()
+
+    def complete_requests(self) -> list[int]:
+        """Numbers of `waiting_requests`."""
+        return [number for _, number in self.waiting_requests()]
 
     def stale_requests(self, before: float) -> list[int]:
         """Numbers of the open requests whose newest trace is older than `before` (Unix seconds)."""
@@ -305,6 +336,50 @@ class Ledger:
             (record.trace_id, record.tenant, partition, offset),
         )
         return cursor.rowcount == 1
+
+    def _open(self, entry: Entry, *, full: bool) -> tuple[int, RequestState | None]:
+        """Number and state of an entry's request; the state is None where it is new and there is no room."""
+        record = entry.record
+        row = self._connection.execute(
+            "UPDATE request SET created_at = max(created_at, ?), first_offset = min(first_offset, ?),"
+            " last_offset = max(last_offset, ?) WHERE tenant = ? AND request_id = ? RETURNING number, state",
+            (record.created_at, entry.offset, entry.offset, record.tenant, record.request_id),
+        ).fetchone()
+        if row is not None:
+            return row[0], RequestState(row[1])
+        cursor = self._connection.execute(
+            "INSERT INTO request"
+            " (tenant, request_id, state, reason, created_at, log_partition, first_offset, last_offset)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                record.tenant,
+                record.request_id,
+                RequestState.LEFT_OUT if full else RequestState.OPEN,
+                EXCESS if full else "",
+                record.created_at,
+                *(entry.partition, entry.offset, entry.offset),
+            ),
+        )
+        if full:
+            self._count(record.tenant, EXCESS)
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid, None if full else RequestState.OPEN
+
+    def _add_part(self, entry: Entry) -> bool:
+        """Keep a segment of an open request; whether the request is complete now."""
+        record = entry.record
+        self._connection.execute(
+            "INSERT OR IGNORE INTO part VALUES (?, ?, ?, ?, ?)",
+            (record.tenant, record.request_id, record.segment, record.finished, entry.value),
+        )
+        if record.finished and record.segment == 0:
+            return True
+        count, last = self._connection.execute(
+            "SELECT count(*), max(CASE WHEN finished THEN segment END) FROM part"
+            " WHERE tenant = ? AND request_id = ?",
+            (record.tenant, record.request_id),
+        ).fetchone()
+        return last is not None and count == last + 1
 
     def _tenant_of(self, number: int) -> str:
         row = self._connection.execute("SELECT tenant FROM request WHERE number = ?", (number,)).fetchone()

@@ -31,6 +31,27 @@ class TenantStatus(msgspec.Struct):
     updates: int = 0
 
 
+class IntakeStatus(msgspec.Struct):
+    """How intake keeps up; totals since this learner started."""
+
+    traces: int = 0
+    """Traces polled, duplicates included."""
+    duplicates: int = 0
+    """Traces that the log delivered again; they changed nothing."""
+    dead_lettered: int = 0
+    excess: int = 0
+    """Requests left out because too many of their tenant waited."""
+    recomputed: dict[str, int] = {}
+    """Requests whose features the target computed again, by what was wrong with the captured ones."""
+    waiting: int = 0
+    """Requests that wait for assembly."""
+    oldest_waiting_seconds: float = 0.0
+    lag: dict[int, int] = {}
+    """Records left to poll per partition."""
+    behind_seconds: float = 0.0
+    """Age of the newest record polled while others wait behind it, else 0."""
+
+
 class LearnerStatus(msgspec.Struct):
     """Learning as a whole."""
 
@@ -48,6 +69,7 @@ class LearnerStatus(msgspec.Struct):
     error: str | None = None
     """Newest unexpected error."""
     tenants: dict[str, TenantStatus] = {}
+    intake: IntakeStatus = msgspec.field(default_factory=IntakeStatus)
 
 
 def write_status(path: Path, status: LearnerStatus) -> None:

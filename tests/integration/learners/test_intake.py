@@ -99,6 +99,6 @@ def test_a_learner_killed_before_its_commit_takes_nothing_twice(
         first._intake.close()  # a kill would let its lease expire
     second = installation.learner()
     second.turn()
-    assert second._intake.duplicates == 7
+    assert second._intake.report().duplicates == 7
     assert second.status.tenants["acme"].requests == 5
     assert second.status.tenants["acme"].tokens_seen == 200
