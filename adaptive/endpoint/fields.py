@@ -37,7 +37,6 @@ _SAMPLING: Final = (
     )
     | _allowed("sampled without drafts, see adaptive.engine.logits", "min_p logit_bias")
     | _allowed("which model, how to answer", "model stream user")
-    | _allowed("the client's own tokens and probabilities", "top_logprobs")
 )
 
 _CONTROL: Final[Table] = {
@@ -51,6 +50,9 @@ _CONTROL: Final[Table] = {
     "watermarking": (_S, "the operator decides whether answers are watermarked"),
     "mm_payload": (_S, "of the render routes only"),
     "return_mm_kwargs": (_S, "of the render routes only"),
+}
+
+_CONVERSATION: Final = _allowed("the client's own tokens and probabilities", "top_logprobs") | {
     "media_io_kwargs": (_R, "changes how the server loads media: only an operator may set it"),
     "mm_processor_kwargs": (_R, "changes how the server preprocesses media: only an operator may set it"),
 }
@@ -83,6 +85,7 @@ _GENERATION: Final = (
 
 CHAT: Final = (
     _GENERATION
+    | _CONVERSATION
     | _allowed("the conversation", "messages documents tools tool_choice parallel_tool_calls")
     | _allowed("how to answer", "max_completion_tokens reasoning_effort include_reasoning")
     | _allowed(
@@ -102,6 +105,7 @@ _NOT_BOUND: Final = "responses are not kept per tenant: send the whole conversat
 RESPONSES: Final = (
     _SAMPLING
     | _CONTROL
+    | _CONVERSATION
     | _allowed("the conversation", "input instructions tools tool_choice parallel_tool_calls max_tool_calls")
     | _allowed(
         "how to answer",
@@ -125,8 +129,8 @@ TOKENIZE: Final = _allowed(
     " return_token_strs chat_template_kwargs",
 ) | {
     "chat_template": CHAT["chat_template"],
-    "media_io_kwargs": _CONTROL["media_io_kwargs"],
-    "mm_processor_kwargs": _CONTROL["mm_processor_kwargs"],
+    "media_io_kwargs": _CONVERSATION["media_io_kwargs"],
+    "mm_processor_kwargs": _CONVERSATION["mm_processor_kwargs"],
 }
 DETOKENIZE: Final = _allowed("the tokens", "model tokens")
 

@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fastapi import FastAPI
 
-from adaptive.endpoint import app as app_module
+from adaptive.endpoint import environment
 from adaptive.endpoint.app import AsyncEngine
+from adaptive.endpoint.internal import add_engine_route
+from adaptive.endpoint.limits import Limiter
+from adaptive.endpoint.tenants import TenantDirectory
 from tests.unit.endpoint.asgi import call
+from tests.unit.endpoint.records import account, policy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,18 +60,40 @@ def test_rpcs_run_on_the_loop_and_return_rank_0() -> None:
     assert client.calls == [("stage_adapter", ("acme", 1)), ("broken", ())]
 
 
-def test_the_engine_route_shows_rank_0() -> None:
-    """GET /internal/engine is the worker's report, and is not in the schema."""
+def test_the_engine_route_shows_rank_0_and_the_tenants() -> None:
+    """GET /internal/engine is the worker's report and who is served how; it is not in the schema."""
     app = FastAPI()
-    app_module._add_engine_route(app, Client())
-    assert call(app, "/internal/engine", method="GET").json() == {"rank": 0, "timeout": None}
+    directory, limiter = TenantDirectory(), Limiter()
+    acme = account("acme")
+    directory.set_account("acme", acme)
+    directory.set_account("other", account("other"))
+    directory.set_policy("acme", policy("acme", 7), 3)
+    limiter.admit(acme)
+    add_engine_route(app, Client(), directory, limiter)
+    shown = call(app, "/internal/engine", method="GET").json()
+    assert (shown["rank"], shown["timeout"]) == (0, None)
+    assert shown["tenants"]["acme"] == {
+        "state": "active",
+        "learn": True,
+        "keys": 1,
+        "policy_version": 7,
+        "version": 3,
+        "max_lookahead": 4,
+        "requests_in_flight": 1,
+        "requests_per_minute": None,
+        "tokens_per_minute": None,
+        "concurrent_requests": None,
+    }
+    assert shown["tenants"]["other"]["requests_in_flight"] == 0
+    assert acme.key_hashes[0] not in str(shown)
     assert "/internal/engine" not in app.openapi()["paths"]
 
 
 def test_the_environment_is_offline_and_loads_our_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     """No download, no usage report; what an operator set stays."""
-    monkeypatch.setattr(os, "environ", {"TOKENIZERS_PARALLELISM": "true"})
-    app_module._set_environment()
+    monkeypatch.setattr(os, "environ", {"TOKENIZERS_PARALLELISM": "true", "VLLM_API_KEY": "open"})
+    environment.set_defaults()
+    assert "VLLM_API_KEY" not in os.environ  # vLLM would want it in place of the tenants' keys
     assert os.environ["HF_HUB_OFFLINE"] == "1"
     assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
     assert os.environ["VLLM_PLUGINS"] == "adaptive"
@@ -92,11 +118,11 @@ def test_openmp_is_preloaded_by_starting_again(
     executed: list[tuple[str, list[str], dict[str, str]]], tmp_path: Path
 ) -> None:
     """The same command line, with the library before whatever was preloaded."""
-    app_module._preload_openmp()
-    ((program, arguments, environment),) = executed
+    environment.preload_openmp()
+    ((program, arguments, variables),) = executed
     assert program == sys.executable
     assert arguments == [sys.executable, "-m", "adaptive.cli", "serve", "--slots", "4"]
-    assert environment["LD_PRELOAD"] == f"{tmp_path}/lib/libiomp5.so libother.so"
+    assert variables["LD_PRELOAD"] == f"{tmp_path}/lib/libiomp5.so libother.so"
 
 
 def test_openmp_is_preloaded_once(
@@ -104,8 +130,8 @@ def test_openmp_is_preloaded_once(
 ) -> None:
     """A process that has it goes on; so does one whose environment has no such library."""
     os.environ["LD_PRELOAD"] = f"{tmp_path}/lib/libiomp5.so"
-    app_module._preload_openmp()
+    environment.preload_openmp()
     del os.environ["LD_PRELOAD"]
     (tmp_path / "lib" / "libiomp5.so").unlink()
-    app_module._preload_openmp()
+    environment.preload_openmp()
     assert executed == []

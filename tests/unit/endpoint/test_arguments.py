@@ -126,6 +126,11 @@ def test_an_operators_flags_come_last(settings: Settings, identity: Identity) ->
         "-sc.method",
         "--host=::",
         "--port",
+        "--data-parallel-size=2",
+        "-dp",
+        "--headless",
+        "--kv-transfer-config.kv_connector=x",
+        "--enable-log-outputs",
     ],
 )
 def test_owned_flags_are_refused(settings: Settings, identity: Identity, argument: str) -> None:
@@ -137,10 +142,25 @@ def test_owned_flags_are_refused(settings: Settings, identity: Identity, argumen
 @pytest.mark.parametrize(
     "argument",
     [
-        *("--seed", "--config-format=hf", "--max_model_len", "-O3", "-", "--", "worker-cls", "2"),
+        *("--seed", "--config-format=hf", "--max_model_len", "-O3", "-", "--"),
         *("--model-impl=vllm", "--tokenizer-mode=slow", "--shutdown-timeout=5"),
     ],
 )
 def test_other_flags_pass(settings: Settings, identity: Identity, argument: str) -> None:
     """Only what would break tenants' accounts or the plugin is held back."""
     assert vllm_arguments(settings, identity, [argument])[-1] == argument
+
+
+@pytest.mark.parametrize("model", ["worker-cls", "smollm2-135m", "2"])
+def test_a_positional_model_is_refused(settings: Settings, identity: Identity, model: str) -> None:
+    """`vllm serve MODEL` is `adaptive serve --model MODEL`; values of flags are no models."""
+    with pytest.raises(ArgumentError, match="name the model with --model"):
+        vllm_arguments(settings, identity, [model])
+    assert vllm_arguments(settings, identity, ["--seed", model])[-1] == model
+
+
+def test_coalescing_is_vllms_stream_interval(settings: Settings, identity: Identity) -> None:
+    """Off unless an operator asks for it."""
+    assert value(vllm_arguments(settings, identity, []), "--stream-interval") == "1"
+    grouped = settings.model_copy(update={"stream_coalesce": 8})
+    assert value(vllm_arguments(grouped, identity, []), "--stream-interval") == "8"

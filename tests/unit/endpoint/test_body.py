@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptive.endpoint import body as request_body
-from adaptive.endpoint.body import CONTROL_FIELDS
 from adaptive.endpoint.errors import EndpointError
+from adaptive.endpoint.fields import CHAT, COMPLETION, RESPONSES, TABLES, Treatment
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -22,10 +22,14 @@ JSON = st.recursive(
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"{", b"nonsense", b"\xff\xfe", b'{"a": 1} {"b": 2}', b"[" * 100_000, b'{"a":' * 100_000],
+    [
+        *(b"", b"{", b"nonsense", b"\xff\xfe", b'{"a": 1} {"b": 2}', b"[" * 100_000, b'{"a":' * 100_000),
+        *(b'{"a": NaN}', b'{"a": -Infinity}', b'{"a": 1e999}', b'{"a": "\\ud800"}'),
+        b'{"a": ' + b"9" * 5000 + b"}",
+    ],
 )
 def test_a_body_that_is_no_json_is_a_bad_request(raw: bytes) -> None:
-    """Broken, not UTF-8, two documents, nested without end: 400, never a crash."""
+    """Broken, not UTF-8, two documents, nested without end, numbers and text that are none: 400, no crash."""
     with pytest.raises(EndpointError, match="the body is not JSON") as raised:
         request_body.parse(raw)
     assert (raised.value.status, raised.value.code) == (400, "invalid_json")
@@ -98,41 +102,88 @@ def test_a_long_wrong_value_is_cut() -> None:
     assert len(raised.value.message) < 200
 
 
-def test_control_fields_are_replaced_by_ours() -> None:
-    """Whatever steers the engine, or names another tenant's cache, comes from the endpoint alone."""
-    sent = dict.fromkeys(CONTROL_FIELDS, "theirs") | {
-        "vllm_xargs": {"adaptive_tenant": "other", "anything": 1},
-        "messages": [{"role": "user", "content": "hi"}],
-        "temperature": 0.5,
+@pytest.mark.parametrize("path", TABLES)
+def test_only_allowed_fields_reach_the_server(path: str) -> None:
+    """Whatever steers the engine, or names another tenant's cache, is left out, and so is the unknown."""
+    table = TABLES[path]
+    sent = {
+        field: "theirs" for field, (treatment, _) in table.items() if treatment is not Treatment.REFUSE
+    } | {"unheard_of": 1}
+    kept = request_body.prepare(sent, table)
+    assert kept == {
+        field: "theirs" for field, (treatment, _) in table.items() if treatment is Treatment.ALLOW
     }
-    injected = json.loads(request_body.inject(sent, {"adaptive_tenant": "acme"}, "salt"))
-    assert injected == {
-        "messages": [{"role": "user", "content": "hi"}],
-        "temperature": 0.5,
-        "vllm_xargs": {"adaptive_tenant": "acme"},
-        "cache_salt": "salt",
-    }
+    for field in ("vllm_xargs", "cache_salt", "priority", "request_id", "kv_transfer_params", "session_id"):
+        assert field not in kept
 
 
-def test_beam_search_is_refused_by_name() -> None:
-    """VLLM's beam search makes requests of its own, without the tenant's fields: 400, and what to do."""
-    with pytest.raises(EndpointError, match="use_beam_search is not served here: leave it out") as raised:
-        request_body.inject({"model": "m", "use_beam_search": True}, {}, "salt")
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        (path, field)
+        for path, table in TABLES.items()
+        for field, (treatment, _) in table.items()
+        if treatment is Treatment.REFUSE
+    ],
+)
+def test_what_is_not_served_is_refused_by_name(path: str, field: str) -> None:
+    """400 with the field and the reason; asking for nothing (null, false) is no reason to refuse."""
+    with pytest.raises(EndpointError, match=f"{field} is not served here: ") as raised:
+        request_body.prepare({"model": "m", field: True}, TABLES[path])
     error = raised.value
-    assert (error.status, error.parameter, error.code) == (400, "use_beam_search", "unsupported_field")
+    assert (error.status, error.parameter, error.code) == (400, field, "unsupported_field")
+    for nothing in (False, None):
+        assert request_body.prepare({"model": "m", field: nothing}, TABLES[path]) == {"model": "m"}
 
 
-@pytest.mark.parametrize("value", [False, None])
-def test_no_beam_search_is_the_usual_request(value: object) -> None:
-    """Clients that spell out the default are served."""
-    assert "model" in json.loads(request_body.inject({"model": "m", "use_beam_search": value}, {}, "salt"))
+def test_every_decision_has_a_reason() -> None:
+    """The table says why, field by field."""
+    assert all(reason for table in TABLES.values() for _, reason in table.values())
 
 
-@given(st.dictionaries(st.text(), JSON, max_size=5))
-def test_everything_else_passes_unchanged(sent: dict[str, Any]) -> None:
-    """The body a client sent arrives as it was, whatever is in it."""
-    assume(not sent.get("use_beam_search"))
-    kept = {key: value for key, value in sent.items() if key not in {*CONTROL_FIELDS, "vllm_xargs"}}
-    parsed = request_body.parse(json.dumps(sent).encode())
-    injected = json.loads(request_body.inject(parsed, {"a": 1}, "s"))
-    assert injected == kept | {"vllm_xargs": {"a": 1}, "cache_salt": "s"}
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({}, False),
+        ({"min_p": 0, "logit_bias": {}}, False),
+        ({"min_p": None, "logit_bias": None}, False),
+        ({"min_p": 0.1}, True),
+        ({"logit_bias": {"5": -1}}, True),
+    ],
+)
+def test_sampling_that_drafts_cannot_have(body: dict[str, Any], *, expected: bool) -> None:
+    """min_p and logit_bias where they do something."""
+    assert request_body.undrafted(body) is expected
+
+
+@pytest.mark.parametrize("tool", [{"type": "web_search"}, {"type": "mcp"}, {}, "function", None])
+def test_hosted_tools_are_refused(tool: Any) -> None:
+    """Only tools that the client runs itself."""
+    function = {"type": "function", "name": "f", "parameters": {}}
+    request_body.refuse_hosted_tools({"tools": [function]})
+    request_body.refuse_hosted_tools({"tools": None})
+    with pytest.raises(EndpointError) as raised:
+        request_body.refuse_hosted_tools({"tools": [function, tool]})
+    assert (raised.value.status, raised.value.parameter) == (400, "tools[1].type")
+
+
+@given(st.dictionaries(st.sampled_from([*CHAT, *COMPLETION, *RESPONSES]) | st.text(), JSON, max_size=8))
+def test_what_passes_passes_unchanged(sent: dict[str, Any]) -> None:
+    """An allowed field arrives as it was, whatever is in it; a refusal is always a 400 with a field."""
+    for table in TABLES.values():
+        refused: EndpointError | None = None
+        kept: dict[str, Any] = {}
+        try:
+            parsed = request_body.parse(json.dumps(sent).encode())
+            kept = request_body.prepare(parsed, table)
+        except EndpointError as error:
+            refused = error
+        if refused is not None:
+            assert refused.status == 400
+            assert refused.code == "invalid_json" or refused.parameter in sent
+        else:
+            assert kept == {
+                field: value
+                for field, value in sent.items()
+                if table.get(field, (Treatment.STRIP, ""))[0] is Treatment.ALLOW
+            }

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from adaptive.contracts import Arm, TenantState
@@ -21,6 +22,20 @@ if TYPE_CHECKING:
 INTERNAL = "internal-key"
 CHAT = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+KEY = {"authorization": "Bearer acme-key", "content-type": "application/json"}
+
+
+def made_gateway(server: Server, directory: TenantDirectory, share: float = 1.0, **options: Any) -> Gateway:
+    """A gateway whose tokenizer counts characters."""
+    return Gateway(
+        server,
+        directory=directory,
+        internal_key=INTERNAL,
+        feature_share=share,
+        tokenize=lambda text: [ord(character) for character in text],
+        max_prediction_tokens=8,
+        **options,
+    )
 
 
 class Server:
@@ -95,7 +110,7 @@ def directory() -> TenantDirectory:
 @pytest.fixture
 def gateway(server: Server, directory: TenantDirectory) -> Gateway:
     """The gateway under test; features of every request are kept."""
-    return Gateway(server, directory=directory, internal_key=INTERNAL, feature_share=1.0)
+    return made_gateway(server, directory)
 
 
 @pytest.fixture
@@ -108,7 +123,8 @@ def post(gateway: Gateway) -> Callable[..., Response]:
         key: str = "acme-key",
     ) -> Response:
         raw = json.dumps(BODY | (extra or {})).encode()
-        return call(gateway, CHAT, headers={"Authorization": f"Bearer {key}"} | (headers or {}), chunks=[raw])
+        given = KEY | {"authorization": f"Bearer {key}"} | (headers or {})
+        return call(gateway, CHAT, headers=given, chunks=[raw])
 
     return send
 
@@ -129,7 +145,14 @@ def test_a_request_is_rewritten_for_the_engine(post: Callable[..., Response], se
     """Tenant, arm and consent travel in vllm_xargs; what the client asked for stays as it was."""
     response = post({"temperature": 0.5})
     assert response.status == 200
-    assert server.plan == RequestPlan(tenant="acme", arm=Arm.ADAPTER, lookahead=4, learn=True, features=True)
+    assert server.plan == RequestPlan(
+        tenant="acme",
+        arm=Arm.ADAPTER,
+        lookahead=4,
+        learn=True,
+        features=True,
+        group=response.headers["x-adaptive-request-id"],
+    )
     assert server.body["messages"] == BODY["messages"]
     assert server.body["temperature"] == 0.5
     assert server.headers["content-length"] == str(len(server.bodies[-1]))
@@ -158,11 +181,29 @@ def test_streams_pass_chunk_by_chunk(post: Callable[..., Response], server: Serv
     assert post().chunks == server.chunks
 
 
-def test_errors_of_the_server_pass_through(post: Callable[..., Response], server: Server) -> None:
-    """VLLM's own refusals are answered in its own words."""
-    server.status, server.chunks = 422, [b'{"error": "max_tokens"}']
+def test_errors_of_the_server_take_the_one_shape(post: Callable[..., Response], server: Server) -> None:
+    """VLLM's refusals keep their message and their field, in the shape of every other error."""
+    error = {"message": "too long", "type": "BadRequestError", "param": "body.max_tokens", "code": 400}
+    server.status, server.chunks = 400, [json.dumps({"error": error}).encode()]
     response = post()
-    assert (response.status, response.body) == (422, b'{"error": "max_tokens"}')
+    assert response.status == 400
+    assert error_of(response) == {
+        "message": "too long",
+        "type": "invalid_request_error",
+        "param": "max_tokens",
+        "code": "invalid_request",
+    }
+
+
+def test_what_fails_inside_stays_inside(post: Callable[..., Response], server: Server) -> None:
+    """A 500 names the request, not the fault: it may hold another tenant's text."""
+    server.status, server.chunks, server.type = 500, [b"Traceback: secret"], b"text/plain"
+    response = post()
+    assert response.status == 500
+    error = error_of(response)
+    assert error["code"] == "internal_error"
+    assert response.headers["x-adaptive-request-id"] in error["message"]
+    assert "secret" not in error["message"]
 
 
 def test_a_disconnect_reaches_the_server(post: Callable[..., Response], server: Server) -> None:
@@ -174,7 +215,7 @@ def test_a_disconnect_reaches_the_server(post: Callable[..., Response], server: 
 def test_a_body_in_pieces_is_put_together(gateway: Gateway, server: Server) -> None:
     """The server gets it whole, with the length that is true now."""
     raw = json.dumps(BODY).encode()
-    headers = {"authorization": "Bearer acme-key", "transfer-encoding": "chunked", "x-request-id": "theirs"}
+    headers = KEY | {"transfer-encoding": "chunked", "x-request-id": "theirs"}
     response = call(gateway, CHAT, headers=headers, chunks=[raw[:5], raw[5:9], b"", raw[9:]])
     assert response.status == 200
     assert server.body["messages"] == BODY["messages"]
@@ -184,9 +225,7 @@ def test_a_body_in_pieces_is_put_together(gateway: Gateway, server: Server) -> N
 
 def test_a_client_that_leaves_while_sending_reaches_nobody(gateway: Gateway, server: Server) -> None:
     """Half a body is not served."""
-    response = call(
-        gateway, CHAT, headers={"authorization": "Bearer acme-key"}, chunks=[b'{"model"'], disconnect=True
-    )
+    response = call(gateway, CHAT, headers=KEY, chunks=[b'{"model"'], disconnect=True)
     assert error_of(response)["code"] == "client_closed"
     assert server.bodies == []
 
@@ -230,6 +269,10 @@ def test_strangers_are_refused(
     [
         ("GET", "/"),
         ("GET", "/docs"),
+        ("GET", "/version"),
+        ("GET", "/v1/responses/resp_1"),
+        ("POST", "/v1/messages"),
+        ("POST", "/inference/v1/generate"),
         ("GET", CHAT),
         ("POST", CHAT + "/"),
         ("POST", "/v1/load_lora_adapter"),
@@ -255,7 +298,7 @@ def test_a_body_that_is_too_large_is_refused_early(gateway: Gateway, server: Ser
     """It stops reading at the limit; a body of exactly the limit is read."""
     piece = b" " * (1 << 20)
     chunks = [piece] * 100
-    headers = {"authorization": "Bearer acme-key"}
+    headers = KEY
     response = call(gateway, CHAT, headers=headers, chunks=chunks)
     assert response.status == 413
     assert error_of(response)["code"] == "body_too_large"
@@ -278,7 +321,7 @@ def test_malformed_bodies_are_bad_requests(
     gateway: Gateway, server: Server, raw: bytes, parameter: str | None
 ) -> None:
     """400, with the field in `param`."""
-    response = call(gateway, CHAT, headers={"authorization": "Bearer acme-key"}, chunks=[raw])
+    response = call(gateway, CHAT, headers=KEY, chunks=[raw])
     assert response.status == 400
     error = error_of(response)
     assert (error["type"], error["param"]) == ("invalid_request_error", parameter)
@@ -345,11 +388,11 @@ def test_features_are_kept_for_their_share(server: Server, directory: TenantDire
     raw = json.dumps(BODY).encode()
 
     def sampled(share: float) -> int:
-        gateway = Gateway(server, directory=directory, internal_key=INTERNAL, feature_share=share)
+        gateway = made_gateway(server, directory, share)
         gateway._chance.seed(5)
         count = 0
         for _ in range(100):
-            call(gateway, CHAT, headers={"authorization": "Bearer acme-key"}, chunks=[raw])
+            call(gateway, CHAT, headers=KEY, chunks=[raw])
             count += server.plan.features
         return count
 
@@ -357,7 +400,7 @@ def test_features_are_kept_for_their_share(server: Server, directory: TenantDire
     assert 30 < sampled(0.5) < 70
 
 
-@pytest.mark.parametrize("arm", Arm)
+@pytest.mark.parametrize("arm", [Arm.OFF, Arm.TURBO, Arm.ADAPTER])
 def test_a_forced_arm_is_a_measurement(
     post: Callable[..., Response], server: Server, arm: Arm, directory: TenantDirectory
 ) -> None:
@@ -367,6 +410,7 @@ def test_a_forced_arm_is_a_measurement(
     assert server.plan.arm is arm
     assert response.headers["x-adaptive-drafter"] == arm.value
     assert server.plan.learn is False
+    assert server.plan.fixed is True
 
 
 @pytest.mark.parametrize("key", [None, "", "wrong", b"\xff\xfe", INTERNAL + "x"])
@@ -452,3 +496,131 @@ def test_lifespan_reaches_the_server(gateway: Gateway, server: Server) -> None:
 
     asyncio.run(gateway({"type": "lifespan"}, nothing, nothing))  # type: ignore[arg-type]  # never called
     assert [scope["type"] for scope in server.scopes] == ["lifespan"]
+
+
+def test_headers_that_steer_the_engine_do_not_reach_it(post: Callable[..., Response], server: Server) -> None:
+    """VLLM takes a priority, a rank, a session and its own key from headers; tracing goes on."""
+    post(
+        headers={
+            "x-vllm-priority": "-5",
+            "x-data-parallel-rank": "1",
+            "x-session-id": "other",
+            "endpoint-load-metrics-format": "text",
+            "traceparent": "00-1-2-01",
+        }
+    )
+    assert set(server.headers) == {"content-type", "traceparent", "content-length", "x-request-id"}
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "multipart/form-data; boundary=x", b"\xff"])
+def test_a_body_of_another_type_is_refused(
+    gateway: Gateway, server: Server, kind: str | bytes | None
+) -> None:
+    """415 that names the header."""
+    headers: dict[str, str | bytes] = {"authorization": "Bearer acme-key"}
+    if kind is not None:
+        headers["content-type"] = kind
+    response = call(gateway, CHAT, headers=headers, chunks=[json.dumps(BODY).encode()])
+    assert response.status == 415
+    assert error_of(response)["param"] == "content-type"
+    assert server.scopes == []
+
+
+@pytest.mark.parametrize("extra", [{"min_p": 0.1}, {"logit_bias": {"5": 1}}])
+def test_sampling_that_drafts_cannot_have_runs_without(
+    post: Callable[..., Response], server: Server, extra: dict[str, Any]
+) -> None:
+    """The request is an off request, and its blocks stay among those."""
+    post({"speculation": {"enabled": False}})
+    salt = server.body["cache_salt"]
+    response = post(extra)
+    assert response.headers["x-adaptive-drafter"] == "off"
+    assert server.plan.arm is Arm.OFF
+    assert server.body["cache_salt"] == salt
+    assert extra.items() <= server.body.items()
+
+
+def test_a_prediction_becomes_draft_tokens(post: Callable[..., Response], server: Server) -> None:
+    """In the target's tokens, no longer than the context; vLLM never sees the field."""
+    post({"prediction": {"type": "content", "content": [{"type": "text", "text": "ab"}] * 2}})
+    assert server.plan.prediction == [97, 98, 97, 98]
+    assert "prediction" not in server.body
+    post({"prediction": {"type": "content", "content": "abcdefghijklmnop"}})
+    assert len(server.plan.prediction) == 8
+    post({"prediction": {"type": "content", "content": "ab"}, "speculation": {"enabled": False}})
+    assert server.plan.prediction == []
+
+
+def test_responses_are_not_kept(gateway: Gateway, server: Server) -> None:
+    """The responses API is served without a memory that tenants could share."""
+    body = {"model": "m", "input": "hi", "store": False}
+    response = call(gateway, "/v1/responses", headers=KEY, chunks=[json.dumps(body).encode()])
+    assert response.status == 200
+    assert server.body["store"] is False
+    assert server.plan.tenant == "acme"
+    for field, value in {"store": True, "background": True, "previous_response_id": "resp_1"}.items():
+        raw = json.dumps(body | {field: value}).encode()
+        refused = call(gateway, "/v1/responses", headers=KEY, chunks=[raw])
+        assert (refused.status, error_of(refused)["param"]) == (400, field)
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
+def test_text_routes_need_a_key_and_no_plan(gateway: Gateway, server: Server, path: str) -> None:
+    """They carry nothing for the engine."""
+    body = json.dumps({"model": "m", "prompt": "hi", "tokens": [1], "vllm_xargs": {}}).encode()
+    assert call(gateway, path, headers={"content-type": "application/json"}, chunks=[body]).status == 401
+    response = call(gateway, path, headers=KEY, chunks=[body])
+    assert response.status == 200
+    assert "x-adaptive-drafter" not in response.headers
+    assert set(server.body) < {"model", "prompt", "tokens"}
+
+
+def test_quotas_are_per_tenant(
+    post: Callable[..., Response], directory: TenantDirectory, server: Server
+) -> None:
+    """The one over its quota waits, in the OpenAI error shape; bad requests count, other tenants do not."""
+    changed = msgspec.structs.replace(account("acme", revision=2), requests_per_minute=2)
+    directory.set_account("acme", changed)
+    assert post().status == 200
+    assert post({"speculation": 4}).status == 400
+    response = post()
+    assert response.status == 429
+    error = error_of(response)
+    assert (error["type"], error["code"], error["param"]) == ("requests", "rate_limit_exceeded", None)
+    assert 1 <= int(response.headers["retry-after"]) <= 30
+    assert post(key="other-key").status == 200
+    assert len(server.scopes) == 2
+
+
+def test_tokens_are_counted_when_a_request_ends(
+    post: Callable[..., Response], directory: TenantDirectory, server: Server
+) -> None:
+    """What the response reports is what is taken from the quota."""
+    directory.set_account("acme", msgspec.structs.replace(account("acme", revision=2), tokens_per_minute=50))
+    server.type, server.chunks = b"application/json", [b'{"choices": [], "usage": {"total_tokens": 60}}']
+    assert post().status == 200
+    response = post()
+    assert response.status == 429
+    assert error_of(response)["type"] == "tokens"
+    assert int(response.headers["retry-after"]) in {13, 14}  # 11 tokens at 50 per minute
+
+
+def test_a_draining_server_takes_no_more(gateway: Gateway, post: Callable[..., Response]) -> None:
+    """Clients and load balancers are told to go elsewhere; operators still see the engine."""
+    gateway.drain()
+    response = post()
+    assert (response.status, error_of(response)["code"]) == (503, "draining")
+    assert response.headers["retry-after"] == "1"
+    assert call(gateway, "/health", method="GET").status == 503
+    internal = {"x-adaptive-internal-key": INTERNAL}
+    assert call(gateway, "/internal/engine", method="GET", headers=internal).status == 200
+
+
+def test_every_answer_has_an_id(gateway: Gateway, post: Callable[..., Response]) -> None:
+    """Refusals too: it is what the logs go by."""
+    ids = [
+        call(gateway, "/nowhere", method="GET").headers["x-adaptive-request-id"],
+        call(gateway, CHAT).headers["x-adaptive-request-id"],
+        post().headers["x-adaptive-request-id"],
+    ]
+    assert len(set(ids)) == 3
