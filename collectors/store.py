@@ -10,7 +10,7 @@ import re
 import shutil
 import uuid
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import fsspec
 import msgspec
@@ -33,6 +33,15 @@ class StoredObject(msgspec.Struct, frozen=True):
     uri: str
     sha256: str
     bytes: int
+
+
+class ObjectInfo(msgspec.Struct, frozen=True):
+    """A stored object as a listing shows it; leftovers of interrupted writes are listed too."""
+
+    uri: str
+    bytes: int
+    modified: float
+    """Unix seconds."""
 
 
 class StoreError(Exception):
@@ -141,6 +150,48 @@ class TensorStore:
             temporary.unlink(missing_ok=True)
         return destination
 
+    def objects(self, directory: str, tenant: str | None = None) -> dict[str, list[ObjectInfo]]:
+        """List what lies in a directory of every tenant, or of one; by tenant.
+
+        Raises:
+            StoreUnavailableError: the store is away.
+        """
+        with self._errors(directory):
+            self._files.invalidate_cache()
+            if tenant is not None:
+                tenants = [_tenant(tenant)]
+            else:
+                found = self._files.ls(self._root, detail=False) if self._files.exists(self._root) else []
+                tenants = [name for path in found if _TENANT.fullmatch(name := path.rpartition("/")[2])]
+            return {name: found for name in tenants if (found := self._listing(f"{name}/{_name(directory)}"))}
+
+    def delete(self, each: ObjectInfo) -> bool:
+        """Remove an object unless it was written again since it was listed; whether it is gone.
+
+        Raises:
+            StoreUnavailableError: the store is away, or does not let go of it.
+        """
+        path = f"{self._root}/{each.uri.removeprefix(self.url + '/')}"
+        with self._errors(each.uri):
+            try:
+                self._files.invalidate_cache()
+                if _modified(self._files, path, self._files.info(path)) > each.modified:
+                    return False
+                self._files.rm_file(path)
+            except FileNotFoundError:
+                pass
+        return True
+
+    def _listing(self, relative: str) -> list[ObjectInfo]:
+        entries = self._files.find(f"{self._root}/{relative}", detail=True)
+        prefix = f"{self._root}/"
+        return [
+            ObjectInfo(
+                f"{self.url}/{path.removeprefix(prefix)}", entry["size"], _modified(self._files, path, entry)
+            )
+            for path, entry in entries.items()
+        ]
+
     def delete_tenant(self, tenant: str) -> None:
         """Remove every object of a tenant; no error if there is none."""
         path = f"{self._root}/{_tenant(tenant)}"
@@ -194,6 +245,14 @@ class TensorStore:
             raise StoreUnavailableError(
                 f"the store {self.url} failed at {name} ({error}): check that it is reachable and writable"
             ) from error
+
+
+def _modified(files: Any, path: str, entry: Mapping[str, Any]) -> float:
+    """When an object was written; file systems of fsspec name it differently."""
+    value = next((entry[key] for key in ("mtime", "LastModified", "created") if entry.get(key)), None)
+    if value is None:
+        value = files.modified(path)
+    return float(value) if isinstance(value, (int, float)) else float(value.timestamp())
 
 
 def _tenant(tenant: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from collectors.keeper import store_kept
 from learners.paths import LearnerPaths, drafter_directories
 from learners.supervisor import Supervisor
 
@@ -50,7 +51,8 @@ def run(settings: Settings, stop: threading.Event | None = None) -> None:
     event = stop or threading.Event()
     with _signals(event) if stop is None else nullcontext():
         _log.info("learner supervised", status=str(paths.status))
-        Supervisor(handle, paths.status).run(event)
+        with store_kept(settings):
+            Supervisor(handle, paths.status).run(event)
     _log.info("learner stopped")
 
 
