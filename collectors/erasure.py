@@ -7,7 +7,7 @@ retention passes. A tenant created again under the same name lies above it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -15,7 +15,7 @@ from adaptive.contracts import TOPIC_TENANT_ERASED, TenantErased, Watermark
 from collectors.state import CompactedView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from typing import Self
 
     from collectors.transport import Transport
@@ -68,6 +68,26 @@ class ErasedTenants:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+@runtime_checkable
+class ErasableLog(Protocol):
+    """A log that can remove single records; Kafka cannot, there retention does it."""
+
+    def erase(self, tenant: str, watermarks: Collection[Watermark]) -> dict[str, int]:
+        """Delete a tenant's records below watermarks, and telemetry that names it.
+
+        Returns:
+            Records deleted per topic.
+
+        Raises:
+            TransportUnavailableError: not everything is deleted yet: do it again.
+        """
+
+
+def mention(tenant: str) -> bytes:
+    """How a message that names a tenant contains it: a whole msgpack string, so no longer name matches."""
+    return msgspec.msgpack.encode(tenant)
 
 
 def covers(

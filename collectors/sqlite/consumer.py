@@ -130,10 +130,11 @@ class SqliteConsumer:
             room = max_records - len(batch)
             if room <= 0:
                 break
-            found = self._records.fetch(part, self._names[part], self._positions[part], room)
-            if found:
-                batch += found
-                self._positions[part] = self._polled[part] = found[-1].offset + 1
+            found, behind = self._records.fetch_on(part, self._names[part], self._positions[part], room)
+            batch += found
+            # Also over what was deleted at the end of the partition: else it would never be read up.
+            if behind > self._positions[part]:
+                self._positions[part] = self._polled[part] = behind
         return batch
 
     def _wait(self, version: int, deadline: float) -> None:

@@ -64,6 +64,12 @@ class Database:
             version: int = self._connection().execute("PRAGMA data_version").fetchone()[0]
             return version
 
+    def checkpoint(self) -> bool:
+        """Write the write-ahead log back and empty it; False while a reader still needs it."""
+        with self._errors():
+            busy: int = self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            return not busy
+
     def close(self) -> None:
         """Close the connections of all threads."""
         with self._lock:
@@ -122,6 +128,8 @@ class Database:
                     raise
                 time.sleep(0.01)
         connection.execute("PRAGMA synchronous = FULL")
+        # What retention or an erasure deletes is overwritten: free pages hold nobody's prompts.
+        connection.execute("PRAGMA secure_delete = ON")
         connection.execute(f"PRAGMA journal_size_limit = {64 << 20}")
 
     @contextlib.contextmanager

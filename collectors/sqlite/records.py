@@ -66,14 +66,21 @@ class Records:
         self, part: int, name: Partition, first: int, limit: int, last: int | None = None
     ) -> list[LogRecord]:
         """Return up to `limit` records of a partition from offset `first` on, at most to `last`."""
+        return self.fetch_on(part, name, first, limit, last)[0]
+
+    def fetch_on(
+        self, part: int, name: Partition, first: int, limit: int, last: int | None = None
+    ) -> tuple[list[LogRecord], int]:
+        """The same, and the offset to go on from: the partition's end where there is nothing left."""
         with self.database.read() as connection:
+            end = _bounds(connection, part)[1]
             rows = connection.execute(
                 "SELECT offset, key, value, zstd, headers, timestamp FROM record "
                 "WHERE part_id = ? AND offset >= ? AND offset <= ? ORDER BY offset LIMIT ?",
                 (part, first, (1 << 62) if last is None else last, limit),
             ).fetchall()
         topic, partition = name
-        return [
+        records = [
             LogRecord(
                 topic=topic,
                 partition=partition,
@@ -85,6 +92,7 @@ class Records:
             )
             for offset, key, value, zstd, headers, timestamp in rows
         ]
+        return records, max(first, end) if len(rows) < limit else rows[-1][0] + 1
 
     def ends(self, parts: Collection[int]) -> dict[int, int]:
         """Next offset to be given, per partition id."""

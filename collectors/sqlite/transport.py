@@ -6,7 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from collectors.sqlite import retention
+from collectors.erasure import mention
+from collectors.sqlite import erasure, retention
 from collectors.sqlite.consumer import SqliteConsumer
 from collectors.sqlite.database import Database
 from collectors.sqlite.groups import Membership
@@ -22,9 +23,10 @@ from collectors.transport import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from adaptive.contracts import Watermark
     from collectors.topics import TopicSpec
     from collectors.transport import Partition
 
@@ -136,6 +138,10 @@ class SqliteTransport:
         Appending does this by itself, at most once a minute over all processes.
         """
         return retention.enforce(self._database, self._clock())
+
+    def erase(self, tenant: str, watermarks: Collection[Watermark]) -> dict[str, int]:
+        """Delete an erased tenant's records now; see `collectors.erasure.ErasableLog`."""
+        return erasure.erase(self._database, mention(tenant), tenant, watermarks)
 
     def close(self) -> None:
         """Close every consumer and connection."""
