@@ -71,6 +71,7 @@ class EngineState:
         self.staged = StagedAdapters(speculator, buffers.rank, config.target_sha256, config.turbo_sha256)
         self.requests: dict[str, ActiveRequest] = {}
         self.pauses: deque[float] = deque(maxlen=MAX_PAUSES)
+        self._withheld: set[str] = set()
         self._fingerprints = Fingerprints(config.target_sha256, config.turbo_sha256, config.tokenizer_sha256)
 
     # -- requests ------------------------------------------------------------------------------------------
@@ -83,7 +84,8 @@ class EngineState:
         slot, version = self.slots.acquire(plan.tenant) if plan.arm is Arm.ADAPTER else (TURBO_SLOT, 0)
         arm = Arm.TURBO if plan.arm is Arm.ADAPTER and slot == TURBO_SLOT else plan.arm
         recorder = None
-        if self.publisher is not None and plan.learn and self.publisher.take_request():
+        learn = plan.learn and plan.tenant not in self._withheld
+        if self.publisher is not None and learn and self.publisher.take_request():
             stop_ids = frozenset() if params.ignore_eos else frozenset(params.all_stop_token_ids)
             stop_ids |= frozenset(params.stop_token_ids or ())
             recorder = RequestRecorder(
@@ -181,6 +183,57 @@ class EngineState:
     def _publish(self, segment: Segment) -> None:
         if self.publisher is not None and (segment.record.output_ids or segment.record.steps):
             self.publisher.publish(segment)
+
+    # -- consent -------------------------------------------------------------------------------------------
+
+    def set_consent(self, tenant: str, *, learn: bool, share: bool) -> int:
+        """Follow a tenant's consent, for requests in flight too.
+
+        Without `learn` nothing of the tenant leaves this process any more: what was recorded of its requests
+        in flight and what waits to be published is dropped, and requests that were admitted before the
+        endpoint heard of it are not recorded. Without `share` the records to come say so.
+
+        Returns:
+            Records dropped.
+        """
+        if learn:
+            self._withheld.discard(tenant)
+        else:
+            self._withheld.add(tenant)
+        dropped = 0
+        for request in self.requests.values():
+            if request.plan.tenant != tenant or request.recorder is None:
+                continue
+            if not learn:
+                request.recorder = None
+                dropped += 1
+            elif not share:
+                request.recorder.withdraw_share()
+        if not learn and self.publisher is not None:
+            dropped += self.publisher.drop_tenant(tenant)
+        return dropped
+
+    def forget_tenant(self, tenant: str) -> dict[str, int]:
+        """Drop everything of an erased tenant that this process holds; its requests in flight end on turbo.
+
+        Whatever keeps something per tenant in the engine (calibrations, n-gram stores, …) drops it here. Doing
+        it again is harmless. Requests in flight go on without a name, so that nothing counts for it again.
+
+        Returns:
+            What was dropped, by kind.
+        """
+        dropped = {"records": self.set_consent(tenant, learn=False, share=False)}
+        dropped["staged adapters"] = self.staged.forget(tenant)
+        rows = [slot.index for slot in self.slots.occupied() if slot.tenant == tenant]
+        self.retire(tenant, move=True)
+        for row in rows:
+            self.buffers.clear(row)
+        dropped["resident adapters"] = len(rows)
+        for request in self.requests.values():
+            if request.plan.tenant == tenant:
+                request.plan = dataclasses.replace(request.plan, tenant="", learn=False, share=False)
+        dropped["counters"] = self.counters.forget(tenant)
+        return dropped
 
     # -- adapters ------------------------------------------------------------------------------------------
 

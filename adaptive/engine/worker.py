@@ -105,6 +105,14 @@ class AdaptiveCPUWorker(CPUWorker):
         """Change the weight of a tenant's resident adapter."""
         self._state.set_weight(tenant, weight)
 
+    def set_consent(self, tenant: str, learn: bool, share: bool) -> int:
+        """Follow a tenant's consent, for requests in flight too; returns the records dropped."""
+        return self._state.set_consent(tenant, learn=learn, share=share)
+
+    def forget_tenant(self, tenant: str) -> dict[str, int]:
+        """Drop everything of an erased tenant; returns what that was, by kind."""
+        return self._state.forget_tenant(tenant)
+
     def flush_traces(self, timeout: float) -> bool:
         """Wait until finished requests' traces are in the log; blocks the engine, for tests and shutdown."""
         publisher = self._state.publisher
