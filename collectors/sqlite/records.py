@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collectors.transport import OutgoingRecord, Partition
 
 _COMPRESS_FROM: Final = 512
+_LEVEL: Final = 1
+"""Traces shrink to a fifth to three quarters at any level; higher ones take longer for a few per cent."""
 _OVERHEAD_BYTES: Final = 64
 """Of one row in the file, so that retention by bytes holds for many small records too."""
 
@@ -26,6 +29,17 @@ def partition_of(key: str, partitions: int) -> int:
     """Partition of a key; the same in every process and version, for it fixes the order per key."""
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % partitions
+
+
+class _Codecs(threading.local):
+    """Per thread, for they may not be shared; making one costs more than using it."""
+
+    def __init__(self) -> None:
+        self.compressor: Final = zstandard.ZstdCompressor(level=_LEVEL)
+        self.decompressor: Final = zstandard.ZstdDecompressor()
+
+
+_codecs: Final = _Codecs()
 
 
 class Records:
@@ -46,17 +60,16 @@ class Records:
         with self.database.write() as connection:
             now = self._clock()
             heads: dict[int, tuple[int, int]] = {}
+            appended = []
             for part, key, compact_key, value, zstd, headers, size in rows:
                 if part not in heads:
                     heads[part] = connection.execute(
                         "SELECT next_offset, bytes FROM part WHERE id = ?", (part,)
                     ).fetchone()
                 offset, total = heads[part]
-                connection.execute(
-                    "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (part, offset, now, size, key, compact_key, zstd, headers, value),
-                )
+                appended.append((part, offset, now, size, key, compact_key, zstd, headers, value))
                 heads[part] = offset + 1, total + size
+            connection.executemany("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", appended)
             connection.executemany(
                 "UPDATE part SET next_offset = ?, bytes = ? WHERE id = ?",
                 [(offset, total, part) for part, (offset, total) in heads.items()],
@@ -80,13 +93,14 @@ class Records:
                 (part, first, (1 << 62) if last is None else last, limit),
             ).fetchall()
         topic, partition = name
+        decompress = _codecs.decompressor.decompress
         records = [
             LogRecord(
                 topic=topic,
                 partition=partition,
                 offset=offset,
                 key=key,
-                value=zstandard.ZstdDecompressor().decompress(value) if zstd else value,
+                value=decompress(value) if zstd else value,
                 headers=msgspec.msgpack.decode(headers, type=dict[str, bytes]) if headers else {},
                 timestamp=timestamp,
             )
@@ -117,7 +131,7 @@ def _row(
 ) -> tuple[int, str, str | None, bytes | None, bool, bytes | None, int]:
     value, zstd = record.value, False
     if value is not None and len(value) >= _COMPRESS_FROM:
-        packed = zstandard.ZstdCompressor(level=3).compress(value)
+        packed = _codecs.compressor.compress(value)
         if len(packed) < len(value):
             value, zstd = packed, True
     headers = msgspec.msgpack.encode(record.headers) if record.headers else None
