@@ -216,8 +216,8 @@ class EngineState:
     def forget_tenant(self, tenant: str) -> dict[str, int]:
         """Drop everything of an erased tenant that this process holds; its requests in flight end on turbo.
 
-        Whatever keeps something per tenant in the engine (calibrations, n-gram stores, …) drops it here. Doing
-        it again is harmless. Requests in flight go on without a name, so that nothing counts for it again.
+        Whatever keeps something per tenant in the engine (calibrations, n-gram stores, …) drops it here.
+        Doing it again is harmless. Requests in flight go on without a name, so nothing counts for it again.
 
         Returns:
             What was dropped, by kind.
