@@ -28,13 +28,17 @@ from learners.mlflow import MlflowTracker
 from learners.paths import LearnerPaths, drafter_directories
 from learners.publish import VersionPublisher
 from learners.replay import Replay
+from learners.rerun import rerun
 from learners.updates import Updater
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from threading import Event
 
     from adaptive.settings import Settings
+    from learners.manifest import Manifest
+    from learners.rerun import Progress, Rerun
 
 GROUP: Final = "learners"
 
@@ -112,3 +116,44 @@ def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[]
             part.close()
 
     return learner, close
+
+
+def run_again(settings: Settings, manifest: Manifest, directory: Path, progress: Progress) -> Rerun:
+    """Run an update again on this installation's log, store and models; see `learners.rerun`.
+
+    Args:
+        settings: Of this installation.
+        manifest: Of the update.
+        directory: Empty; receives the adapter, `adapter.safetensors`.
+        progress: Told how far it is.
+
+    Raises:
+        RerunError: what the update was made of is gone or has changed.
+        CheckpointError: target or turbo is missing or unusable.
+        TransportError, StoreError: log or store cannot be used.
+    """
+    torch.set_num_threads(manifest.environment.threads)
+    drafter = load_drafter(*drafter_directories(settings), manifest.plan.precision)
+    config = drafter.head.config
+    store = TensorStore(settings.resolved_store_url)
+    recompute = Recomputer(drafter) if manifest.features == "recomputed" else None
+    champions = Champions(
+        store,
+        directory / "champions",
+        config,
+        target_sha256=drafter.target_sha256,
+        turbo_sha256=drafter.turbo_sha256,
+    )
+    transport = open_transport(settings.resolved_log_url)
+    try:
+        return rerun(
+            manifest,
+            transport=transport,
+            drafter=drafter,
+            assembler=Assembler(store, config.feature_layers, config.target_hidden_size, recompute),
+            champions=champions,
+            directory=directory,
+            progress=progress,
+        )
+    finally:
+        transport.close()

@@ -1,4 +1,4 @@
-"""`adaptive drafters`: adapter versions of a tenant, through the admin API."""
+"""`adaptive drafters`: adapter versions of a tenant, through the admin API; `rerun` reads the log instead."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from adaptive.cli import rerun
 from adaptive.cli.client import call, call_list
 from adaptive.cli.display import AsJson, drafter, print_json, print_table, when
 from adaptive.cli.options import ADMIN_FIELDS, with_settings
 from adaptive.settings import Settings  # noqa: TC001  the signatures are evaluated
 
-app = typer.Typer(name="drafters", help="List, promote and roll back adapter versions.", no_args_is_help=True)
+app = typer.Typer(name="drafters", help="List, promote, roll back, rerun versions.", no_args_is_help=True)
 
 TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="Tenant id.")]
 
@@ -60,3 +61,6 @@ def rollback(settings: Settings, tenant: TenantId) -> None:
     """Return to what served before, else to turbo."""
     item = call(settings, "POST", f"/v1/tenants/{tenant}/rollback")
     typer.echo(f"{drafter(item['champion'])} serves {tenant} (policy {item['policy_version']})")
+
+
+rerun.register(app)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adaptive.cli.errors import clean_errors, fail
+from adaptive.cli.errors import clean_errors
+from adaptive.cli.extras import needs
 from adaptive.cli.options import with_settings
 from adaptive.settings import Settings  # noqa: TC001  the signatures are evaluated
 
@@ -41,7 +42,7 @@ def serve(
     ] = None,
 ) -> None:
     """Run the endpoint: OpenAI API and engine."""
-    with _needs("serving-cpu or serving-gpu"):
+    with needs("serving-cpu or serving-gpu"):
         from adaptive.endpoint.app import run  # noqa: PLC0415  imports vLLM's environment
         from adaptive.endpoint.arguments import ArgumentError  # noqa: PLC0415
         from adaptive.endpoint.identity import ModelDirectoryError  # noqa: PLC0415
@@ -52,7 +53,7 @@ def serve(
 
 def learn(settings: Settings) -> None:
     """Run the learner: trains a tenant's adapter whenever enough new traffic has come in."""
-    with _needs("learn"):
+    with needs("learn"):
         from adaptive import log  # noqa: PLC0415
         from adaptive.models import ModelError  # noqa: PLC0415
         from adaptive.speculator.config import CheckpointError  # noqa: PLC0415
@@ -65,7 +66,7 @@ def learn(settings: Settings) -> None:
 
 def control(settings: Settings) -> None:
     """Run the controller: admin API and policy."""
-    with _needs("controller"):
+    with needs("controller"):
         from collectors.transport import TransportError  # noqa: PLC0415
         from controller.admin_key import AdminKeyError  # noqa: PLC0415
         from controller.app import ListenError, run  # noqa: PLC0415
@@ -87,19 +88,3 @@ def demo(
 
     with clean_errors(StackError):
         raise typer.Exit(run(settings, minutes, output))
-
-
-class _needs:  # noqa: N801  reads as a statement: `with _needs("learn"): import …`
-    """Say which extra to install where an import fails."""
-
-    def __init__(self, extra: str) -> None:
-        self._extra = extra
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object
-    ) -> None:
-        if isinstance(error, ModuleNotFoundError):
-            fail(f"{error.name} is not installed: install adaptive-speculator with the extra {self._extra}")
