@@ -31,13 +31,39 @@ class Routing:
     slots: tuple[int, ...]
     """Slot of each request, in the order of `rows`."""
 
-    def groups(self) -> list[tuple[int, torch.Tensor]]:
-        """(slot, rows) for every slot other than turbo's."""
-        distinct = {slot for slot in self.slots if slot}
-        if len(distinct) == 1 and 0 not in self.slots:
-            return [(distinct.pop(), self.rows)]
-        slots = torch.tensor(self.slots, dtype=torch.int64)
-        return [(slot, self.rows[slots == slot]) for slot in sorted(distinct)]
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Grouped:
+    """The rows of a routing that an adapter acts on, those of one slot side by side."""
+
+    rows: torch.Tensor
+    """int64 [routed]."""
+    groups: tuple[tuple[int, int, int], ...]
+    """(slot, first, end) in `rows`."""
+    weight: float | torch.Tensor
+    """w of every row, [routed, 1] where they differ."""
+
+
+def _group(routing: Routing, weights: Sequence[float], dtype: torch.dtype) -> _Grouped | None:
+    """Sort a routing by slot, without turbo's rows and those of weight 0; None when nothing is left."""
+    order = sorted(
+        (index for index, slot in enumerate(routing.slots) if slot and weights[slot] != 0.0),
+        key=routing.slots.__getitem__,
+    )
+    if not order:
+        return None
+    slots = [routing.slots[index] for index in order]
+    begins = [index for index, slot in enumerate(slots) if index == 0 or slots[index - 1] != slot]
+    ends = [*begins[1:], len(slots)]
+    used = [weights[slot] for slot in slots]
+    whole = order == list(range(len(routing.slots)))
+    return _Grouped(
+        routing.rows if whole else routing.rows[torch.tensor(order, device=routing.rows.device)],
+        tuple((slots[begin], begin, end) for begin, end in zip(begins, ends, strict=True)),
+        used[0]
+        if len(set(used)) == 1
+        else torch.tensor(used, dtype=dtype, device=routing.rows.device).unsqueeze(1),
+    )
 
 
 class AdapterBuffers(nn.Module):
@@ -58,6 +84,7 @@ class AdapterBuffers(nn.Module):
         self.shapes = dict(shapes)
         self.slots = slots
         self.rank = rank
+        self._dtype = dtype
         for name, (features_in, features_out) in self.shapes.items():
             self.register_buffer(
                 f"{name}_a", torch.zeros(slots, rank, features_in, dtype=dtype), persistent=False
@@ -66,11 +93,11 @@ class AdapterBuffers(nn.Module):
                 f"{name}_b", torch.zeros(slots, features_out, rank, dtype=dtype), persistent=False
             )
         self.weight: list[float] = [0.0] * slots
-        self._groups: list[tuple[int, torch.Tensor]] = []
+        self._grouped: _Grouped | None = None
 
     def route(self, routing: Routing | None) -> None:
         """Set the rows and slots of the next drafter pass; None: turbo for all."""
-        self._groups = routing.groups() if routing is not None else []
+        self._grouped = _group(routing, self.weight, self._dtype) if routing is not None else None
 
     def write(self, slot: int, tensors: Mapping[str, torch.Tensor], weight: float) -> None:
         """Overwrite one slot in place with `<module>.A` [rank, in] and `<module>.B` [out, rank] tensors."""
@@ -95,14 +122,25 @@ class AdapterBuffers(nn.Module):
             x: [tokens, in], the module's input.
             out: [tokens, out], its output (a view is fine).
         """
-        for slot, rows in self._groups:
-            weight = self.weight[slot]
-            if weight == 0.0:
-                continue
-            down = self.get_buffer(f"{name}_a")[slot]
-            low = torch.nn.functional.linear(x[rows].to(down.dtype), down)
-            delta = torch.nn.functional.linear(low, self.get_buffer(f"{name}_b")[slot])
-            out.index_add_(0, rows, delta.to(out.dtype), alpha=weight)
+        grouped = self._grouped
+        if grouped is None:
+            return
+        down, up = self.get_buffer(f"{name}_a"), self.get_buffer(f"{name}_b")
+        inputs = x.index_select(0, grouped.rows).to(down.dtype)
+        # Rows of one slot share its matrices; gathering matrices per row for one bmm moves three times the
+        # bytes and takes 1.3 to 7 times as long on the CPU.
+        if len(grouped.groups) == 1:
+            slot = grouped.groups[0][0]
+            delta = torch.mm(torch.mm(inputs, down[slot].t()), up[slot].t())
+        else:
+            delta = inputs.new_empty(inputs.shape[0], up.shape[1])
+            for slot, begin, end in grouped.groups:
+                torch.mm(torch.mm(inputs[begin:end], down[slot].t()), up[slot].t(), out=delta[begin:end])
+        weight = grouped.weight
+        if isinstance(weight, torch.Tensor):
+            delta.mul_(weight)
+            weight = 1.0
+        out.index_add_(0, grouped.rows, delta.to(out.dtype), alpha=weight)
 
 
 class AdaptedLinear(nn.Module):

@@ -123,12 +123,19 @@ def test_only_slots_beside_turbo_can_be_written(buffers: AdapterBuffers, slot: i
     assert not buffers.get_buffer("q_proj_a")[0].any()
 
 
-def test_routing_groups_rows_by_slot() -> None:
-    """One group per adapter slot, in slot order, without turbo's rows."""
-    groups = Routing(torch.tensor([7, 5, 3, 1]), (2, 0, 1, 2)).groups()
-    assert [(slot, rows.tolist()) for slot, rows in groups] == [(1, [3]), (2, [7, 1])]
-    assert [(s, r.tolist()) for s, r in Routing(torch.tensor([4, 2]), (3, 3)).groups()] == [(3, [4, 2])]
-    assert Routing(torch.tensor([4]), (0,)).groups() == []
+def test_rows_of_a_slot_are_computed_together(buffers: AdapterBuffers) -> None:
+    """Side by side in slot order, each with its weight; turbo's rows and those of weight 0 are left out."""
+    buffers.weight[3] = 0.0
+    buffers.route(Routing(torch.tensor([7, 5, 3, 1, 0]), (2, 0, 1, 2, 3)))
+    grouped = buffers._grouped
+    assert grouped is not None
+    assert grouped.rows.tolist() == [3, 7, 1]
+    assert grouped.groups == ((1, 0, 1), (2, 1, 3))
+    assert isinstance(grouped.weight, torch.Tensor)
+    assert grouped.weight.tolist() == [[1.0], [0.5], [0.5]]
+    buffers.route(Routing(torch.tensor([4, 2]), (2, 2)))
+    assert buffers._grouped is not None
+    assert (buffers._grouped.groups, buffers._grouped.weight) == (((2, 0, 2),), 0.5)
 
 
 class Stacked(nn.Module):

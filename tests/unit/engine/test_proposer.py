@@ -85,11 +85,14 @@ def test_rows_are_routed_to_their_slots(proposer: AdaptiveProposer) -> None:
     """Each pass routes the rows it samples from; turbo alone routes nothing."""
     adapters = proposer.model.adapters
     assert adapters is not None
+    adapters.weight = [0.0, 1.0, 1.0]
     proposer.prepare((2, 0, 1))
     proposer._route(torch.tensor([4, 7, 9], dtype=torch.int32))
-    assert [(slot, rows.tolist()) for slot, rows in adapters._groups] == [(1, [9]), (2, [4])]
+    assert adapters._grouped is not None
+    assert adapters._grouped.rows.tolist() == [9, 4]
+    assert adapters._grouped.groups == ((1, 0, 1), (2, 1, 2))
     proposer._route(None)
-    assert adapters._groups == []
+    assert adapters._grouped is None
     proposer.prepare((0, 0))
     proposer._route(torch.tensor([1, 2], dtype=torch.int32))
-    assert adapters._groups == []
+    assert adapters._grouped is None
