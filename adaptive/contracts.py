@@ -384,6 +384,20 @@ class SlotState(msgspec.Struct, frozen=True, omit_defaults=True):
     """In-flight requests that draft with it."""
 
 
+class SlotUsage(msgspec.Struct, omit_defaults=True):
+    """How one tenant's adapter came and went in an engine, totals since it started."""
+
+    tenant: str
+    hits: int = 0
+    """Requests that found the adapter resident."""
+    misses: int = 0
+    """Requests that turbo served because it was not."""
+    evictions: int = 0
+    """Times another tenant took its slot."""
+    loads: int = 0
+    """Times it was written into a slot, new versions included."""
+
+
 class EngineTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A periodic report of one engine."""
 
@@ -412,6 +426,8 @@ class EngineTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Engine steps that decoded at least one request which may speculate."""
     floor_steps: int = 0
     """Of `steps`, those in which the load floor had speculation off."""
+    slot_usage: list[SlotUsage] = msgspec.field(default_factory=list)
+    """Every tenant that asked for an adapter, resident or not."""
 
 
 Message = (

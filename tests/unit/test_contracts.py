@@ -32,6 +32,7 @@ from adaptive.contracts import (
     RemovedItems,
     SamplingSummary,
     SlotState,
+    SlotUsage,
     TenantChanged,
     TenantErased,
     TenantState,
@@ -326,6 +327,10 @@ _APPENDED["telemetry_choice"] = (
         "steps": 40,
         "floor_steps": 10,
     },
+)
+_APPENDED["telemetry_slots"] = (
+    "telemetry_minimal",
+    {"slot_usage": [SlotUsage("acme", 12, 3, 2, 4), SlotUsage("other")]},
 )
 MESSAGES |= {
     name: msgspec.structs.replace(MESSAGES[base], **added) for name, (base, added) in _APPENDED.items()
