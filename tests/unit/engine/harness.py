@@ -46,6 +46,12 @@ class Publisher:
         """Keep one segment."""
         self.segments.append(segment)
 
+    def drop_tenant(self, tenant: str) -> int:
+        """Drop what was published of a tenant, as if it still waited in the queue."""
+        kept = [segment for segment in self.segments if segment.record.tenant != tenant]
+        dropped, self.segments = len(self.segments) - len(kept), kept
+        return dropped
+
     def statistics(self) -> dict[str, Any]:
         """As the real one's."""
         return {"published": len(self.segments)}
