@@ -35,6 +35,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokenizer_sha256: str
     feature_layers: tuple[int, ...]
     capture: CaptureConfig | None = None
+    slot_residence_seconds: float = 0.0
+    """How long an adapter stays before another tenant's may take its slot."""
     confidence_stop: bool = True
     """Stop drafting where the next position does not pay; off: every arm drafts up to its cap."""
     load_floor: bool = True

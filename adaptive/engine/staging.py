@@ -54,8 +54,8 @@ class StagedAdapters:
         error = future.exception()
         return ("refused", str(error)) if error is not None else ("ready", "")
 
-    def take(self, tenant: str, version: int) -> dict[str, torch.Tensor]:
-        """Hand over a staged adapter's tensors.
+    def require(self, tenant: str, version: int) -> None:
+        """Check that a staged adapter can be taken.
 
         Raises:
             AdapterError: it was never staged, is still loading, or was refused.
@@ -65,6 +65,14 @@ class StagedAdapters:
             raise AdapterError(
                 f"adapter {tenant}@{version} is {state}{': ' + why if why else ''}; stage a valid file first"
             )
+
+    def take(self, tenant: str, version: int) -> dict[str, torch.Tensor]:
+        """Hand over a staged adapter's tensors.
+
+        Raises:
+            AdapterError: it was never staged, is still loading, or was refused.
+        """
+        self.require(tenant, version)
         with self._lock:
             return self._staged.pop((tenant, version)).result()
 

@@ -66,7 +66,7 @@ class EngineState:
         self.buffers = buffers
         self.lookahead = lookahead
         self.publisher = publisher
-        self.slots = SlotTable(buffers.slots)
+        self.slots = SlotTable(buffers.slots, config.slot_residence_seconds)
         self.counters = Counters(lookahead)
         self.staged = StagedAdapters(speculator, buffers.rank, config.target_sha256, config.turbo_sha256)
         self.requests: dict[str, ActiveRequest] = {}
@@ -229,6 +229,7 @@ class EngineState:
         for row in rows:
             self.buffers.clear(row)
         dropped["resident adapters"] = len(rows)
+        self.slots.forget(tenant)
         for request in self.requests.values():
             if request.plan.tenant == tenant:
                 request.plan = dataclasses.replace(request.plan, tenant="", learn=False, share=False)
@@ -237,7 +238,9 @@ class EngineState:
 
     # -- adapters ------------------------------------------------------------------------------------------
 
-    def commit(self, tenant: str, version: int, weight: float, *, move: bool) -> dict[str, Any]:
+    def commit(
+        self, tenant: str, version: int, weight: float, *, move: bool, evict: bool = True
+    ) -> dict[str, Any]:
         """Write a staged adapter into a free slot and send the tenant's new requests to it.
 
         Args:
@@ -245,24 +248,26 @@ class EngineState:
             version: staged version.
             weight: w in [0, 1].
             move: also move the tenant's adapter requests in flight (the next drafts are the new version's).
+            evict: whether another tenant's idle adapter may have to go.
 
         Returns:
-            {"slot", "pause_ms"}.
+            {"slot", "pause_ms", "evicted"}: the last is the tenant that lost its adapter, if one did.
 
         Raises:
             AdapterError: nothing valid is staged.
-            NoFreeSlotError: all slots are in use.
+            NoFreeSlotError: no slot may be overwritten; what is staged stays so.
         """
         started = time.perf_counter()
+        self.staged.require(tenant, version)
+        index, evicted = self.slots.reserve(tenant, evict=evict)
         tensors = self.staged.take(tenant, version)
-        index = self.slots.reserve(tenant)
         self.buffers.write(index, tensors, weight)
         self.slots.commit(tenant, version, index, weight)
         if move:
             self._move(tenant)
         pause = (time.perf_counter() - started) * 1e3
         self.pauses.append(pause)
-        return {"slot": index, "pause_ms": pause}
+        return {"slot": index, "pause_ms": pause, "evicted": evicted}
 
     def retire(self, tenant: str, *, move: bool) -> None:
         """Send the tenant back to turbo."""
@@ -281,7 +286,7 @@ class EngineState:
             if request.plan.tenant != tenant or request.plan.arm is not Arm.ADAPTER:
                 continue
             old = request.slot
-            request.slot, request.version = self.slots.acquire(tenant)
+            request.slot, request.version = self.slots.acquire(tenant, moved=True)
             request.arm = Arm.ADAPTER if request.slot != TURBO_SLOT else Arm.TURBO
             self.slots.release(old)
 
@@ -302,6 +307,7 @@ class EngineState:
                 )
                 for slot in self.slots.occupied()
             ],
+            "slot_usage": msgspec.to_builtins(self.slots.usage()),
             "requests": len(self.requests),
             "pauses_ms": list(self.pauses),
             "capture": statistics,

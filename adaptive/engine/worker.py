@@ -85,15 +85,25 @@ class AdaptiveCPUWorker(CPUWorker):
         """("absent" | "loading" | "ready" | "refused", why)."""
         return self._state.staged.state(tenant, version)
 
-    def commit_adapter(self, tenant: str, version: int, weight: float, move: bool = False) -> dict[str, Any]:
+    def unstage_adapter(self, tenant: str) -> None:
+        """Drop what is staged for a tenant."""
+        self._state.staged.forget(tenant)
+
+    def placeable(self, tenant: str) -> bool:
+        """Whether a commit for this tenant would find a slot now."""
+        return self._state.slots.placeable(tenant)
+
+    def commit_adapter(
+        self, tenant: str, version: int, weight: float, move: bool = False, evict: bool = True
+    ) -> dict[str, Any]:
         """Put a staged adapter in service.
 
         Returns:
-            {"slot", "pause_ms"}, or {"error", "retry"} with the engine unchanged; "retry" tells whether the
+            {"slot", "pause_ms", "evicted"}, or {"error", "retry"} with the engine unchanged; "retry" tells whether the
             same call may succeed later.
         """
         try:
-            return self._state.commit(tenant, version, weight, move=move)
+            return self._state.commit(tenant, version, weight, move=move, evict=evict)
         except (AdapterError, NoFreeSlotError) as error:
             return {"error": str(error), "retry": isinstance(error, NoFreeSlotError)}
 

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from adaptive.contracts import SlotUsage
 from adaptive.engine.slots import TURBO_SLOT, NoFreeSlotError, SlotTable
 
 SLOTS = 4
@@ -69,14 +70,17 @@ class SlotMachine(RuleBasedStateMachine):
         """A new version never lands in a row that a request drafts with."""
         in_use = {slot for slot, count in self.held.items() if count}
         try:
-            index = self.table.reserve(tenant)
+            index, evicted = self.table.reserve(tenant)
         except NoFreeSlotError:
             assert in_use == set(range(1, SLOTS))
             return
         assert 0 < index < SLOTS
         assert index not in in_use
         self.versions += 1
+        assert evicted != tenant
+        assert evicted is None or evicted in self.current
         self._forget_evicted()
+        assert evicted not in self.current
         self.table.commit(tenant, self.versions, index, weight)
         self.rows[index] = (tenant, self.versions)
         self.current[tenant] = self.versions
@@ -116,7 +120,7 @@ TestSlotMachine = SlotMachine.TestCase
 
 def put(table: SlotTable, tenant: str, version: int) -> int:
     """Commit a version."""
-    index = table.reserve(tenant)
+    index, _ = table.reserve(tenant)
     table.commit(tenant, version, index, 1.0)
     return index
 
@@ -195,6 +199,47 @@ def test_a_release_too_many_is_an_error() -> None:
     row = put(table, "acme", 1)
     with pytest.raises(AssertionError, match="more often than acquired"):
         table.release(row)
+
+
+def test_an_adapter_that_just_came_in_is_not_evicted() -> None:
+    """More active tenants than slots do not take a slot from each other with every request."""
+    now = [0.0]
+    table = SlotTable(2, residence_seconds=5.0, seconds=lambda: now[0])
+    put(table, "a", 1)
+    now[0] = 4.9
+    assert not table.placeable("b")
+    with pytest.raises(NoFreeSlotError, match="came in a moment ago"):
+        table.reserve("b")
+    assert table.acquire("a")[1] == 1
+    table.release(1)
+    assert table.placeable("a")  # its own next version may come any time
+    now[0] = 5.0
+    assert table.placeable("b")
+    assert table.reserve("b") == (1, "a")
+
+
+def test_without_eviction_only_free_and_own_rows_are_taken() -> None:
+    """A policy alone takes no other tenant's slot: the request that needs it does."""
+    table = SlotTable(2)
+    put(table, "a", 1)
+    with pytest.raises(NoFreeSlotError):
+        table.reserve("b", evict=False)
+    assert table.reserve("a", evict=False) == (1, None)
+
+
+def test_usage_counts_what_tenants_got() -> None:
+    """Hits, misses, evictions and loads per tenant; a request moved to a new version is no second hit."""
+    table = SlotTable(2)
+    assert table.acquire("a") == (TURBO_SLOT, 0)
+    put(table, "a", 1)
+    table.acquire("a")
+    table.acquire("a", moved=True)
+    for _ in range(2):
+        table.release(1)
+    put(table, "b", 1)
+    assert table.usage() == [SlotUsage("a", 1, 1, 1, 1), SlotUsage("b", 0, 0, 0, 1)]
+    table.forget("a")
+    assert [usage.tenant for usage in table.usage()] == ["b"]
 
 
 def test_a_table_needs_a_row_beside_turbo() -> None:
