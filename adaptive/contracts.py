@@ -428,6 +428,18 @@ class EngineTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of `steps`, those in which the load floor had speculation off."""
     slot_usage: list[SlotUsage] = msgspec.field(default_factory=list)
     """Every tenant that asked for an adapter, resident or not."""
+    queue_bytes: int = 0
+    """Of the traces that wait for the log, features included."""
+    dropped_bytes: int = 0
+    """Of the traces lost."""
+    feature_bytes: int = 0
+    """Of the feature objects written to the tensor store."""
+    features_lost: int = 0
+    """Traces that went without the features they were to have."""
+    trace_rate: float = 1.0
+    """Share of the requests that may be recorded which are: below 1 where the capture budget binds."""
+    feature_rate: float = 1.0
+    """Share of the recorded requests chosen for features whose features are kept."""
 
 
 Message = (

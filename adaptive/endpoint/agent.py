@@ -20,6 +20,7 @@ from adaptive.contracts import (
     EngineTelemetry,
     PolicyDecided,
     SlotState,
+    SlotUsage,
     TenantChanged,
 )
 from adaptive.endpoint.saved import StateFile
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 _POLL_SECONDS: Final = 0.25
 _RETRY_SECONDS: Final = 2.0
 _STAGE_SECONDS: Final = 60.0
-_STAGED_POLL_SECONDS: Final = 0.05
+_STAGED_POLL_SECONDS: Final = 0.01
+_LOAD_ROUND_SECONDS: Final = 0.05
+"""Between two rounds of loads: requests of cold tenants may come by the hundred."""
 
 
 class Engine(Protocol):
@@ -78,6 +81,7 @@ class Agent:
         self._turbo_sha256 = turbo_sha256
         self._started_at = time.time()
         self._file = StateFile(settings.home / "endpoint" / "state.json")
+        self._adapters = settings.home / "endpoint" / "adapters"
         self._log = structlog.get_logger("agent")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="adaptive-agent", daemon=True)
@@ -85,12 +89,13 @@ class Agent:
         self._accounts_view: CompactedView[TenantChanged] | None = None
         self._policies_view: CompactedView[PolicyDecided] | None = None
         self._policies: dict[str, PolicyDecided] = {}
-        self._evicted: set[str] = set()
+        self._champions: dict[str, tuple[AdapterReference, float]] = {}
         self._pending: set[str] = set()
         self._in_force: dict[str, AdapterReference | None] = {}
         self._acknowledged: dict[str, int] = {}
         self._refused: dict[str, tuple[int, str]] = {}
         self._waiting: dict[str, tuple[float, str]] = {}
+        self._load_after: dict[str, float] = {}
         self._unsaved = False
         self._failing: dict[str, str] = {}
         self.latest: EngineTelemetry | None = None
@@ -108,6 +113,7 @@ class Agent:
     def stop(self) -> None:
         """Stop following; the engine keeps serving with what is in force."""
         self._stop.set()
+        self._directory.cold_request.set()
         self._thread.join(timeout=10)
 
     def _run(self) -> None:
@@ -116,10 +122,12 @@ class Agent:
             self._attempt("log", self._follow_log)
             self._attempt("saved state", self._save)
             self._attempt("policies", self._apply_pending)
+            self._attempt("adapters", self._load_cold)
             if time.monotonic() >= next_report:
                 next_report = time.monotonic() + self._settings.telemetry_seconds
                 self._attempt("telemetry", self._report)
-            self._stop.wait(_POLL_SECONDS)
+            if self._directory.cold_request.wait(_POLL_SECONDS):
+                self._stop.wait(_LOAD_ROUND_SECONDS)
         self._close_log()
 
     def _attempt(self, part: str, run: Callable[[], None]) -> None:
@@ -169,7 +177,6 @@ class Agent:
                 self._policies[tenant] = policy
             self._pending.add(tenant)
             self._waiting.pop(tenant, None)
-            self._evicted.discard(tenant)
         self._unsaved = self._unsaved or bool(policies)
 
     def _read_accounts(self) -> None:
@@ -204,6 +211,7 @@ class Agent:
     # -- policies ------------------------------------------------------------------------------------------
 
     def _apply_pending(self) -> None:
+        applied = False
         for tenant in sorted(self._pending):
             retry_at, reason = self._waiting.get(tenant, (0.0, ""))
             if time.monotonic() < retry_at:
@@ -220,51 +228,119 @@ class Agent:
             except RefusedError as error:
                 assert policy is not None
                 self._pending.discard(tenant)
-                self._refused[tenant] = (policy.policy_version, str(error))
-                self._log.warning(
-                    "policy refused", tenant=tenant, policy_version=policy.policy_version, reason=str(error)
-                )
+                self._refuse(tenant, policy.policy_version, str(error))
             else:
+                applied = True
                 self._pending.discard(tenant)
                 self._refused.pop(tenant, None)
                 if policy is not None:
                     self._acknowledged[tenant] = policy.policy_version
                 else:
                     self._acknowledged.pop(tenant, None)
-            in_force = self._in_force.get(tenant)
-            self._directory.set_policy(tenant, policy, in_force.version if in_force is not None else 0)
+            self._tell_directory(tenant)
+        if applied:
+            self._remove_unnamed_files()
 
     def _apply(self, tenant: str, policy: PolicyDecided | None) -> None:
         champion = policy.champion if policy is not None else None
         if champion is None:
+            self._champions.pop(tenant, None)
             self._engine.call("retire_adapter", tenant)
             self._in_force[tenant] = None
             return
         assert policy is not None
-        if self._in_force.get(tenant) == champion:
+        resident = self._in_force.get(tenant)
+        if resident == champion:
             self._engine.call("set_policy", tenant, policy.weight)
-            return
-        self._check(champion)
-        path = self._settings.home / "endpoint" / "adapters" / f"{champion.sha256}.safetensors"
+        else:
+            self._check(champion)
+            self._stage(champion)
+            # A policy alone takes no other tenant's slot, unless it replaces the version in service.
+            if not self._commit(champion, policy.weight, evict=resident is not None):
+                self._engine.call("unstage_adapter", tenant)
+                self._engine.call("retire_adapter", tenant)
+                self._in_force[tenant] = None
+        self._champions[tenant] = (champion, policy.weight)
+
+    def _load_cold(self) -> None:
+        """Bring in the adapters that requests asked for; turbo serves them meanwhile."""
+        for tenant in self._directory.take_cold():
+            if tenant not in self._champions or self._in_force.get(tenant) is not None:
+                continue
+            if time.monotonic() < self._load_after.get(tenant, 0.0):
+                continue
+            champion, weight = self._champions[tenant]
+            try:
+                if self._engine.call("placeable", tenant):
+                    self._stage(champion)
+                    if self._commit(champion, weight, evict=True):
+                        self._load_after.pop(tenant, None)
+                        self._tell_directory(tenant)
+                        continue
+                    self._engine.call("unstage_adapter", tenant)
+            except NotYetError as error:
+                self._log.warning("adapter cannot be loaded now", tenant=tenant, reason=str(error))
+            except RefusedError as error:
+                # It served before: its file was damaged, or the store lost it.
+                self._champions.pop(tenant)
+                self._refuse(tenant, self._acknowledged.pop(tenant, 0), str(error))
+                self._tell_directory(tenant)
+            # Not before its next request after this: every slot is busy, or the store is away.
+            self._load_after[tenant] = time.monotonic() + _RETRY_SECONDS
+
+    def _stage(self, champion: AdapterReference) -> None:
+        path = self._adapters / f"{champion.sha256}.safetensors"
         try:
             self._store.fetch(champion.uri, champion.sha256, path)
         except StoreUnavailableError as error:
-            raise NotYetError(f"adapter {tenant}@{champion.version}: {error}") from error
+            raise NotYetError(f"adapter {champion.tenant}@{champion.version}: {error}") from error
         except StoreError as error:
-            raise RefusedError(f"adapter {tenant}@{champion.version}: {error}") from error
-        self._engine.call("stage_adapter", tenant, champion.version, str(path))
-        self._wait_staged(tenant, champion.version)
-        result = self._engine.call("commit_adapter", tenant, champion.version, policy.weight)
+            raise RefusedError(f"adapter {champion.tenant}@{champion.version}: {error}") from error
+        self._engine.call("stage_adapter", champion.tenant, champion.version, str(path))
+        self._wait_staged(champion.tenant, champion.version)
+
+    def _commit(self, champion: AdapterReference, weight: float, *, evict: bool) -> bool:
+        """Put a staged adapter in service; False: no slot may be overwritten now."""
+        tenant = champion.tenant
+        move = False  # requests in flight keep the adapter that they were admitted with
+        result = self._engine.call("commit_adapter", tenant, champion.version, weight, move, evict)
         if "error" in result:
-            raise (NotYetError if result.get("retry") else RefusedError)(result["error"])
+            if result.get("retry"):
+                return False
+            raise RefusedError(result["error"])
         self._in_force[tenant] = champion
+        evicted = result.get("evicted")
+        if evicted is not None:
+            self._in_force[evicted] = None
+            self._tell_directory(evicted)
         self._log.info(
             "adapter in service",
             tenant=tenant,
             version=champion.version,
             slot=result["slot"],
+            evicted=evicted,
             pause_ms=round(result["pause_ms"], 3),
         )
+        return True
+
+    def _refuse(self, tenant: str, policy_version: int, reason: str) -> None:
+        self._refused[tenant] = (policy_version, reason)
+        self._log.warning("policy refused", tenant=tenant, policy_version=policy_version, reason=reason)
+
+    def _tell_directory(self, tenant: str) -> None:
+        in_force = self._in_force.get(tenant)
+        self._directory.set_policy(
+            tenant, self._policies.get(tenant), in_force.version if in_force is not None else 0
+        )
+        self._directory.set_loadable(self._champions)
+
+    def _remove_unnamed_files(self) -> None:
+        """Delete fetched adapters that no policy names any more."""
+        named = {champion.sha256 for champion, _ in self._champions.values()}
+        named |= {policy.champion.sha256 for policy in self._policies.values() if policy.champion is not None}
+        for path in self._adapters.glob("*.safetensors"):
+            if path.stem not in named:
+                path.unlink(missing_ok=True)
 
     def _check(self, champion: AdapterReference) -> None:
         for field, ours in (("target_sha256", self._target_sha256), ("turbo_sha256", self._turbo_sha256)):
@@ -312,7 +388,14 @@ class Agent:
             traces_published=capture.get("published", 0),
             traces_dropped=capture.get("dropped", 0),
             queue_depth=capture.get("queue_depth", 0),
+            queue_bytes=capture.get("queue_bytes", 0),
+            dropped_bytes=capture.get("dropped_bytes", 0),
+            feature_bytes=capture.get("features", {}).get("bytes", 0),
+            features_lost=capture.get("features", {}).get("lost", 0),
+            trace_rate=capture.get("sampling", {}).get("trace_rate", 1.0),
+            feature_rate=capture.get("sampling", {}).get("feature_rate", 1.0),
             refused_policies={tenant: version for tenant, (version, _) in self._refused.items()},
+            slot_usage=msgspec.convert(info.get("slot_usage", []), list[SlotUsage]),
         )
         self.latest = telemetry
         if self._transport is not None:
@@ -321,16 +404,9 @@ class Agent:
             )
 
     def _note_evictions(self, slots: list[SlotState]) -> None:
+        """Believe the engine where it holds less than was committed."""
         resident = {(slot.tenant, slot.version) for slot in slots}
         for tenant, champion in list(self._in_force.items()):
             if champion is not None and (tenant, champion.version) not in resident:
                 self._in_force[tenant] = None
-                self._evicted.add(tenant)
-                self._acknowledged.pop(tenant, None)
-                self._directory.set_policy(tenant, self._policies.get(tenant), 0)
-        # A slot that is free again takes back an evicted adapter; with all taken, turbo serves meanwhile.
-        # Slots are counted, not versions: one that came back may hold a second for its requests in flight.
-        free = self._settings.slots - 1 - len(slots)
-        for tenant in sorted(self._evicted)[: max(free, 0)]:
-            self._evicted.discard(tenant)
-            self._pending.add(tenant)
+                self._tell_directory(tenant)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from adaptive.contracts import ArmCounters, EngineTelemetry
+    from adaptive.contracts import ArmCounters, EngineTelemetry, SlotUsage
 
 OTHER: Final = "(other)"
 """In brackets: no tenant id has them."""
@@ -76,6 +76,7 @@ class TelemetryCollector(Collector):
         yield from self._per_context(telemetry.counters)
         yield self._lookahead(telemetry.counters)
         yield self._calibration(telemetry.calibration_error)
+        yield from self._slots(telemetry.slot_usage)
         yield from _engine(telemetry)
 
     def _label(self, tenant: str) -> str:
@@ -151,6 +152,21 @@ class TelemetryCollector(Collector):
                 metric.add_metric([label], error)
         return metric
 
+    def _slots(self, usage: list[SlotUsage]) -> Iterator[Metric]:
+        for field, text in (
+            ("hits", "Requests that found their tenant's adapter resident."),
+            ("misses", "Requests that turbo served because it was not."),
+            ("evictions", "Times another tenant took the adapter's slot."),
+            ("loads", "Times an adapter was written into a slot."),
+        ):
+            sums: defaultdict[str, int] = defaultdict(int)
+            for tenant in usage:
+                sums[self._label(tenant.tenant)] += getattr(tenant, field)
+            metric = CounterMetricFamily(f"adaptive_slot_{field}", text, labels=["tenant"])
+            for label, value in sums.items():
+                metric.add_metric([label], value)
+            yield metric
+
 
 def _engine(telemetry: EngineTelemetry) -> Iterator[Metric]:
     """What an engine has once."""
@@ -167,6 +183,9 @@ def _engine(telemetry: EngineTelemetry) -> Iterator[Metric]:
     for name, text, value in (
         ("traces_published", "Trace records the log accepted.", telemetry.traces_published),
         ("traces_dropped", "Trace records lost.", telemetry.traces_dropped),
+        ("trace_dropped_bytes", "Bytes of the trace records lost.", telemetry.dropped_bytes),
+        ("trace_feature_bytes", "Bytes of features written to the store.", telemetry.feature_bytes),
+        ("trace_features_lost", "Traces that lost their features.", telemetry.features_lost),
         ("engine_steps", "Engine steps with a request that may speculate.", telemetry.steps),
         (
             "load_floor_steps",
@@ -175,7 +194,11 @@ def _engine(telemetry: EngineTelemetry) -> Iterator[Metric]:
         ),
     ):
         yield CounterMetricFamily(f"adaptive_{name}", text, value)
-    yield GaugeMetricFamily(
-        "adaptive_trace_queue_depth", "Trace records waiting for the log.", telemetry.queue_depth
-    )
-    yield GaugeMetricFamily("adaptive_slots_occupied", "Slots that hold an adapter.", len(telemetry.slots))
+    for name, text, value in (
+        ("trace_queue_depth", "Trace records waiting for the log.", telemetry.queue_depth),
+        ("trace_queue_bytes", "Bytes of those, features included.", telemetry.queue_bytes),
+        ("trace_rate", "Share of the requests to record which are recorded.", telemetry.trace_rate),
+        ("trace_feature_rate", "Share of those to keep features of.", telemetry.feature_rate),
+        ("slots_occupied", "Slots that hold an adapter.", len(telemetry.slots)),
+    ):
+        yield GaugeMetricFamily(f"adaptive_{name}", text, value)

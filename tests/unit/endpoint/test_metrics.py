@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from adaptive.contracts import Arm, ArmCounters, EngineTelemetry
+from adaptive.contracts import Arm, ArmCounters, EngineTelemetry, SlotUsage
 from adaptive.endpoint.metrics import OTHER, TelemetryCollector
 
 
@@ -102,3 +102,25 @@ def test_swap_pauses_are_seconds() -> None:
     registry = registry_of(telemetry(swap_pause_ms=[1.0, 2.0, 9.0]))
     assert registry.get_sample_value("adaptive_swap_pause_seconds", {"statistic": "median"}) == 0.002
     assert registry.get_sample_value("adaptive_swap_pause_seconds", {"statistic": "max"}) == 0.009
+
+
+def test_slots_and_the_trace_path_are_visible() -> None:
+    """Hits and misses per tenant, and what the capture budget and the queue do to traces, can be read off."""
+    registry = registry_of(
+        telemetry(
+            slot_usage=[SlotUsage("acme", hits=3, misses=1, evictions=1, loads=2)],
+            queue_bytes=7,
+            dropped_bytes=5,
+            feature_bytes=11,
+            trace_rate=0.5,
+        )
+    )
+    for name, labels, value in (
+        ("adaptive_slot_hits_total", {"tenant": "acme"}, 3),
+        ("adaptive_slot_misses_total", {"tenant": "acme"}, 1),
+        ("adaptive_trace_queue_bytes", {}, 7),
+        ("adaptive_trace_dropped_bytes_total", {}, 5),
+        ("adaptive_trace_feature_bytes_total", {}, 11),
+        ("adaptive_trace_rate", {}, 0.5),
+    ):
+        assert registry.get_sample_value(name, labels) == value
