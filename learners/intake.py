@@ -40,6 +40,8 @@ READ_SECONDS: Final = 0.5
 """How long one round reads on while the log has more."""
 ASSEMBLY_SECONDS: Final = 1.0
 """How long one round assembles while requests wait."""
+SLICE_SECONDS: Final = 0.1
+"""How long it assembles before it looks into the log again, where somebody's first request may lie."""
 LAG_SECONDS: Final = 1.0
 """How often the log is asked how much there is still to read."""
 MOST_WAITING: Final = 256
@@ -89,6 +91,7 @@ class Intake:
         *,
         target_sha256: str,
         feature_source: str,
+        queue: FairQueue | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._source: Final = source
@@ -99,7 +102,7 @@ class Intake:
         self._target_sha256: Final = target_sha256
         self._feature_source: Final = feature_source
         self._clock: Final = clock
-        self._queue: Final = FairQueue()
+        self._queue: Final = FairQueue() if queue is None else queue
         for tenant, number in ledger.waiting_requests():
             self._queue.add(tenant, number)
         self._status: Final = IntakeStatus(waiting=len(self._queue))
@@ -113,7 +116,9 @@ class Intake:
         """
         self._tenants.poll()
         seen = self._read(0.0 if len(self._queue) else timeout)
-        self.assemble()
+        deadline = time.monotonic() + ASSEMBLY_SECONDS
+        while self._assemble_some() and time.monotonic() < deadline:
+            seen += self._read(0.0)
         self._report()
         return seen
 
@@ -125,22 +130,23 @@ class Intake:
         """Let others have the partitions at once."""
         self._source.close()
 
-    def assemble(self) -> None:
-        """Store requests whose segments are all here, for a limited time; while the store is away, later."""
-        deadline = time.monotonic() + ASSEMBLY_SECONDS
+    def _assemble_some(self) -> bool:
+        """Store requests whose segments are all here, for a moment; whether it makes sense to go on."""
+        deadline = time.monotonic() + SLICE_SECONDS
         while (taken := self._queue.next()) is not None:
             try:
                 self._assemble(taken.number)
             except StoreUnavailableError as error:
                 self._queue.put_back(taken)
                 _log.warning("tensor store away, requests wait", error=str(error))
-                return
+                return False
             except Exception:
                 self._queue.add(taken.tenant, taken.number)  # at the end: the others go first
                 raise
             if time.monotonic() > deadline:
-                return
+                return True
         self._assembler.release()
+        return False
 
     def give_up_stale(self) -> None:
         """Leave out the requests whose last segment never came."""
