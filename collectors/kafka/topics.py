@@ -9,6 +9,7 @@ import msgspec
 from kafka import KafkaAdminClient, errors
 from kafka.admin import ConfigResource, ConfigResourceType
 
+from collectors.kafka.clients import connect
 from collectors.kafka.errors import translated
 from collectors.kafka.options import client_options
 from collectors.topics import TopicSpec, TopicState
@@ -43,7 +44,7 @@ class KafkaTopicAdmin:
         self._address: Final = address
         self._settings: Final = settings
         with translated(f"reach Kafka at {', '.join(address.servers)}"):
-            self._admin: Final = KafkaAdminClient(**client_options(address, settings))
+            self._admin: Final = connect(KafkaAdminClient, **client_options(address, settings))
 
     def create(self, specs: Sequence[TopicSpec], *, update: bool = False) -> list[TopicState]:
         """Make missing topics and report; see `TopicAdmin.create`."""

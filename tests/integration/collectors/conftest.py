@@ -53,12 +53,12 @@ def _end(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "kafka"])
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
     """An empty log of every transport in turn."""
-    assert request.param == "sqlite"
+    url = f"sqlite:///{tmp_path}/log.db" if request.param == "sqlite" else request.getfixturevalue("kafka_url")
     with ExitStack() as resources:
-        yield Log(f"sqlite:///{tmp_path}/log.db", resources)
+        yield Log(url, resources)
 
 
 @pytest.fixture

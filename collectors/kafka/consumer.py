@@ -1,0 +1,269 @@
+"""Reading Kafka: a member of a group, or a reader of everything that commits nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from kafka import (
+    ConsumerRebalanceListener,
+    KafkaConsumer,
+    OffsetAndMetadata,
+    TopicPartition,
+    errors,
+)
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+
+from collectors.kafka.buffer import Buffer
+from collectors.kafka.clients import connect
+from collectors.kafka.errors import translated
+from collectors.kafka.records import log_record
+from collectors.transport import PartitionNotAssignedError, TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from collectors.kafka.address import KafkaAddress
+    from collectors.transport import LogRecord, Partition
+
+_log = structlog.get_logger(__name__)
+
+_READ_AHEAD: Final = 500
+"""Records of a partition kept ready; a partition that has as many waits for the others."""
+_JOIN_SECONDS: Final = 1.0
+"""Wait for the group's answer at the start; it may take longer, while another member finishes its work."""
+_STEP_SECONDS: Final = 0.05
+_PROOF_SECONDS: Final = 2.0
+"""How often the brokers are asked whether they are there while no record comes."""
+_MOST_BETWEEN_POLLS_MS: Final = 3_600_000
+"""A member may work on a batch for this long; its heartbeat goes on meanwhile."""
+
+
+class KafkaGroupConsumer:
+    """A `Consumer`; without a group it reads every partition from the start.
+
+    Args:
+        options: Of every client (`client_options`).
+        address: Names topics and groups in the cluster.
+        partitions: Partition numbers of the topics to read.
+        group: Group to join, or None.
+        lease_seconds: A member that gave no sign for this long loses its partitions.
+        on_close: Called once when the consumer closes.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        address: KafkaAddress,
+        partitions: Mapping[str, Sequence[int]],
+        group: str | None,
+        lease_seconds: float,
+        on_close: Callable[[KafkaGroupConsumer], None],
+    ) -> None:
+        self._group: Final = group
+        self._timeout_ms: Final = int(options["request_timeout_ms"])
+        self._on_close: Final = on_close
+        self._address: Final = address
+        self._topics: Final = tuple(partitions)
+        keys = [
+            TopicPartition(address.full(topic), number)
+            for topic, numbers in partitions.items()
+            for number in numbers
+        ]
+        self._first_key: Final = keys[0]
+        self._buffer: Final = Buffer()
+        self._polled: dict[Any, int] = {}
+        self._owed: dict[Any, int] = {}
+        """Commits that a rebalance came in between; made up for where the partition stays."""
+        self._proof_at = time.monotonic()
+        self._closed = False
+        with translated("start a consumer"):
+            self._consumer: Final = connect(
+                KafkaConsumer,
+                **options,
+                group_id=address.full(group) if group is not None else None,
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                allow_auto_create_topics=False,
+                partition_assignment_strategy=[CooperativeStickyAssignor],
+                session_timeout_ms=int(lease_seconds * 1000),
+                heartbeat_interval_ms=max(100, int(lease_seconds * 1000 / 5)),
+                max_poll_interval_ms=_MOST_BETWEEN_POLLS_MS,
+                fetch_max_wait_ms=250,
+                fetch_max_bytes=16 << 20,
+                metrics_enabled=False,
+            )
+            if group is None:
+                self._consumer.assign(keys)
+                self._consumer.seek_to_beginning()
+                return
+            self._consumer.subscribe(
+                [address.full(topic) for topic in partitions], listener=_Listener(self._revoked)
+            )
+            deadline = time.monotonic() + _JOIN_SECONDS
+            while not self._consumer.assignment() and time.monotonic() < deadline:
+                self._fill(_STEP_SECONDS)
+
+    def poll(self, timeout: float, max_records: int = 500) -> list[LogRecord]:
+        """Return the next records; see `Consumer.poll`."""
+        deadline = time.monotonic() + timeout
+        while True:
+            with translated("read"):
+                self._fill(0.0 if self._buffer else max(0.0, deadline - time.monotonic()))
+            batch = self._buffer.take(max_records)
+            if batch:
+                for record in batch:
+                    self._polled[self._key(record.topic, record.partition)] = record.offset + 1
+                return batch
+            if time.monotonic() >= deadline:
+                self._prove()
+                return []
+
+    def commit(self, positions: Mapping[Partition, int] | None = None) -> None:
+        """Store next offsets of the group, if there is one; see `Consumer.commit`."""
+        if self._group is None:
+            return
+        if positions is None:
+            offsets = dict(self._polled)
+        else:
+            offsets = {self._key(*name): offset for name, offset in positions.items()}
+        held = self._consumer.assignment()
+        moved = offsets.keys() - held
+        if moved:
+            _log.info("commit of moved partitions left out", partitions=self._named(moved))
+        self._owed |= {key: offset for key, offset in offsets.items() if key in held}
+        self._pay()
+        self._polled = {key: offset for key, offset in self._polled.items() if key not in offsets}
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Set the next offset to poll; see `Consumer.seek`."""
+        key = self._key(topic, partition)
+        if key not in self._consumer.assignment():
+            raise PartitionNotAssignedError(
+                f"partition {partition} of {topic!r} is not assigned to this consumer: another member of its "
+                "group reads it; use a consumer without a group, or Transport.read"
+            )
+        self._consumer.seek(key, offset)
+        self._buffer.drop([(topic, partition)])
+        if key in self._polled:
+            self._polled[key] = offset
+
+    def lag(self) -> dict[Partition, int]:
+        """Offsets left to poll per assigned partition; see `Consumer.lag`."""
+        with translated("read the lag"):
+            if self._group is not None and not self._consumer.assignment():
+                self._fill(_STEP_SECONDS)
+            held = list(self._consumer.assignment())
+            if not held:
+                return {}
+            ends = self._consumer.end_offsets(held, timeout_ms=self._timeout_ms)
+            self._proof_at = time.monotonic()
+            return {self._name(key): max(0, ends[key] - self._position(key)) for key in held}
+
+    def close(self) -> None:
+        """Leave the group; see `Consumer.close`. A broker that is away does not hold it up for long."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(TransportError):
+            self._pay()
+        try:
+            with translated("leave the group"):
+                self._consumer.close(autocommit=False, timeout_ms=min(1000, self._timeout_ms))
+        except TransportError as error:
+            _log.warning("left the group without saying so: its lease will expire", error=str(error))
+        self._on_close(self)
+
+    def _fill(self, wait: float) -> None:
+        """Fetch what is ready, waiting at most `wait` seconds for the first record; drives the group too."""
+        if self._group is not None and not self._consumer.assignment():
+            wait = max(wait, _STEP_SECONDS)  # joining makes no headway without waiting
+        for _ in range(1 + len(self._consumer.assignment())):
+            full = {self._key(*name) for name in self._buffer.holding(_READ_AHEAD)}
+            paused = self._consumer.paused()
+            self._consumer.pause(*(full - paused))
+            self._consumer.resume(*(paused - full))
+            found = self._consumer.poll(timeout_ms=int(wait * 1000), max_records=_READ_AHEAD)
+            held = self._consumer.assignment()
+            for key, records in found.items():
+                if key in held:
+                    self._buffer.add(self._name(key), [log_record(self._name(key), item) for item in records])
+            if not found:
+                break
+            self._proof_at = time.monotonic()
+            wait = 0.0
+        if self._owed:
+            self._pay()
+
+    def _pay(self) -> None:
+        """Make the commits that are owed; a rebalance in between puts them off."""
+        held = self._consumer.assignment()
+        self._owed = {key: offset for key, offset in self._owed.items() if key in held}
+        if not self._owed:
+            return
+        with translated("commit"):
+            try:
+                self._consumer.commit(
+                    {key: OffsetAndMetadata(offset, "", -1) for key, offset in self._owed.items()},
+                    timeout_ms=self._timeout_ms,
+                )
+            except errors.CommitFailedError as error:
+                _log.info("commit put off by a rebalance", reason=str(error), owed=self._named(self._owed))
+            else:
+                self._owed = {}
+
+    def _position(self, key: Any) -> int:
+        ready = self._buffer.first(self._name(key))
+        if ready is not None:
+            return ready
+        position = self._consumer.position(key, timeout_ms=self._timeout_ms)
+        if position is None:
+            raise errors.KafkaTimeoutError(f"no position in {key.topic} {key.partition} yet")
+        return int(position)
+
+    def _prove(self) -> None:
+        """Raise where no record came because the brokers are away."""
+        if time.monotonic() - self._proof_at < _PROOF_SECONDS:
+            return
+        with translated("read"):
+            self._consumer.end_offsets([self._first_key], timeout_ms=self._timeout_ms)
+        self._proof_at = time.monotonic()
+
+    def _revoked(self, keys: Iterable[Any]) -> None:
+        """Forget what was read of partitions that go to another member, which reads it again."""
+        gone = set(keys)
+        self._buffer.drop([self._name(key) for key in gone])
+        for known in (self._polled, self._owed):
+            for key in gone & known.keys():
+                del known[key]
+        _log.info("partitions given up", group=self._group, partitions=self._named(gone))
+
+    def _key(self, topic: str, partition: int) -> Any:
+        if topic not in self._topics:
+            raise PartitionNotAssignedError(
+                f"this consumer does not read partition {partition} of {topic!r}: it was opened for "
+                f"{', '.join(sorted(self._topics))}"
+            )
+        return TopicPartition(self._address.full(topic), partition)
+
+    def _name(self, key: Any) -> Partition:
+        return self._address.short(key.topic) or key.topic, key.partition
+
+    def _named(self, keys: Iterable[Any]) -> list[Partition]:
+        return sorted(self._name(key) for key in keys)
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
+    """Tells of partitions that move away; runs while the consumer's own thread waits in a poll."""
+
+    def __init__(self, revoked: Callable[[Iterable[Any]], None]) -> None:
+        self._revoked: Final = revoked
+
+    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+        """Partitions go to another member."""
+        self._revoked(revoked)
+
+    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        """Nothing to do: positions come from the group's commits."""
