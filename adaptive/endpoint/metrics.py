@@ -194,11 +194,12 @@ def _engine(telemetry: EngineTelemetry) -> Iterator[Metric]:
         ),
     ):
         yield CounterMetricFamily(f"adaptive_{name}", text, value)
-    for name, text, value in (
+    gauges: tuple[tuple[str, str, float], ...] = (
         ("trace_queue_depth", "Trace records waiting for the log.", telemetry.queue_depth),
         ("trace_queue_bytes", "Bytes of those, features included.", telemetry.queue_bytes),
         ("trace_rate", "Share of the requests to record which are recorded.", telemetry.trace_rate),
         ("trace_feature_rate", "Share of those to keep features of.", telemetry.feature_rate),
         ("slots_occupied", "Slots that hold an adapter.", len(telemetry.slots)),
-    ):
-        yield GaugeMetricFamily(f"adaptive_{name}", text, value)
+    )
+    for name, text, gauge in gauges:
+        yield GaugeMetricFamily(f"adaptive_{name}", text, gauge)
