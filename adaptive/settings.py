@@ -74,6 +74,9 @@ class Settings(BaseSettings):
     )
 
     slots: int = Field(8, ge=2, description="Adapter rows resident in an engine, slot 0 (turbo) included.")
+    slot_residence_seconds: float = Field(
+        5.0, ge=0, description="How long an adapter stays in its slot before another tenant's may take it."
+    )
     rank: int = Field(32, ge=1, le=256, description="Rank of the adapters.")
     capture: bool = Field(default=True, description="Record the verify steps of tenants with `learn`.")
     feature_share: float = Field(

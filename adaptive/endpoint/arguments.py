@@ -63,6 +63,7 @@ def engine_config(settings: Settings, identity: Identity) -> EngineConfig:
         tokenizer_sha256=identity.tokenizer_sha256,
         feature_layers=identity.speculator.feature_layers,
         capture=capture if settings.capture else None,
+        slot_residence_seconds=settings.slot_residence_seconds,
         confidence_stop=settings.confidence_stop,
         load_floor=settings.load_floor,
         ngram=settings.ngram,

@@ -196,7 +196,7 @@ class Gateway:
                 prediction = ids[: self._max_prediction_tokens]
         plan = RequestPlan(
             tenant=account.tenant,
-            arm=admission.arm,
+            arm=admission.wanted,
             lookahead=admission.lookahead,
             # A forced arm is a measurement: it never becomes training data.
             learn=account.learn and learn and forced is None,
@@ -243,10 +243,9 @@ def _without_body(scope: Scope, request_id: str) -> list[tuple[bytes, bytes]]:
 def _cache_salt(plan: RequestPlan, request_id: str, forced: Arm | None) -> str:
     """Whose prefix-cache blocks a request may share.
 
-    Per tenant always. Requests without speculation leave gaps in the drafter's KV cache, so their blocks stay
-    among themselves; a forced arm is a measurement and shares nothing.
+    Per tenant always; a forced arm is a measurement and shares nothing.
     """
-    scope = request_id if forced is not None else ("off" if plan.arm is Arm.OFF else "")
+    scope = request_id if forced is not None else ""
     # A tenant created again after an erasure finds nothing of its namesake's.
     return hashlib.sha256(f"{plan.tenant}\0{plan.generation}\0{scope}".encode()).hexdigest()
 

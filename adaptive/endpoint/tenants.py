@@ -13,7 +13,7 @@ from adaptive.contracts import Arm, PolicyDecided, TenantChanged, TenantState
 from adaptive.endpoint.errors import EndpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -21,9 +21,17 @@ class Admission:
     """What a request was admitted with."""
 
     arm: Arm
+    """Assigned: turbo while the tenant's adapter is not resident."""
     version: int
     """Adapter version in force, 0 for turbo and off."""
     lookahead: int | None
+    cold: bool = False
+    """Whether turbo stands in for an adapter that is not resident and is being brought in."""
+
+    @property
+    def wanted(self) -> Arm:
+        """What the engine is asked for: an adapter that comes in meanwhile is used."""
+        return Arm.ADAPTER if self.cold else self.arm
 
 
 class TenantDirectory:
@@ -35,6 +43,10 @@ class TenantDirectory:
         self._tenant_of_key: dict[str, str] = {}
         self._policies: dict[str, PolicyDecided] = {}
         self._in_force: dict[str, int] = {}
+        self._loadable: frozenset[str] = frozenset()
+        self._cold: dict[str, None] = {}
+        self.cold_request = threading.Event()
+        """Set when a request wants an adapter that could be loaded and is not resident."""
         # Which requests are controls needs no secrecy, only independence from their content.
         self._chance = chance or random.Random()  # noqa: S311
 
@@ -65,6 +77,24 @@ class TenantDirectory:
         """A copy of every account."""
         with self._lock:
             return dict(self._accounts)
+
+    def set_loadable(self, tenants: Iterable[str]) -> None:
+        """Note whose adapter could be loaded on demand, resident ones included."""
+        with self._lock:
+            self._loadable = frozenset(tenants)
+
+    def take_cold(self) -> list[str]:
+        """Tenants whose adapter was wanted and not resident since the last call, first wanted first."""
+        with self._lock:
+            cold = list(self._cold)
+            self._cold.clear()
+            self.cold_request.clear()
+        return cold
+
+    def version_in_force(self, tenant: str) -> int:
+        """Adapter version that a tenant's requests are admitted with, 0 for turbo."""
+        with self._lock:
+            return self._in_force.get(tenant, 0)
 
     def overview(self) -> dict[str, tuple[TenantChanged, PolicyDecided | None, int]]:
         """Account, policy and adapter version in force per tenant."""
@@ -124,10 +154,21 @@ class TenantDirectory:
             control = policy.control_share if policy is not None else 0.0
             if cap == 0 or draw < off:
                 arm = Arm.OFF
-            elif draw < off + control or version == 0:
+            elif draw < off + control:
                 arm = Arm.TURBO
             else:
                 arm = Arm.ADAPTER
-        if arm is Arm.ADAPTER and version == 0:
-            arm = Arm.TURBO
-        return Admission(arm, version if arm is Arm.ADAPTER else 0, cap)
+        if arm is not Arm.ADAPTER:
+            return Admission(arm, 0, cap)
+        if version:
+            return Admission(arm, version, cap)
+        return Admission(Arm.TURBO, 0, cap, cold=self._want(tenant))
+
+    def _want(self, tenant: str) -> bool:
+        """Ask for a tenant's adapter to be loaded; whether it can be."""
+        with self._lock:
+            loadable = tenant in self._loadable
+            if loadable:
+                self._cold[tenant] = None
+                self.cold_request.set()
+        return loadable

@@ -7,6 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from adaptive import contracts
 from adaptive.contracts import AdapterReference, EngineTelemetry, PolicyDecided, TenantChanged
 from adaptive.endpoint.agent import Agent
@@ -57,8 +59,21 @@ class Engine:
             return "refused", self.refuse[tenant, version]
         return ("ready", "") if (tenant, version) in self.staged else ("absent", "")
 
-    def commit_adapter(self, tenant: str, version: int, weight: float) -> dict[str, Any]:
+    def unstage_adapter(self, tenant: str) -> None:
+        """Forget what was read."""
+        for key in [key for key in self.staged if key[0] == tenant]:
+            del self.staged[key]
+
+    def placeable(self, _tenant: str) -> bool:
+        """Whether a commit would find a slot."""
+        return not self.full
+
+    def commit_adapter(
+        self, tenant: str, version: int, weight: float, move: bool, evict: bool
+    ) -> dict[str, Any]:
         """Put it in service."""
+        assert not move
+        del evict
         if self.full:
             return {"error": f"no free adapter slot for tenant {tenant!r}", "retry": True}
         del self.staged[tenant, version]
@@ -103,15 +118,22 @@ class SlotEngine(Engine):
         super().__init__()
         self.table = SlotTable(slots)
 
-    def commit_adapter(self, tenant: str, version: int, weight: float) -> dict[str, Any]:
+    def placeable(self, tenant: str) -> bool:
+        """Whether a commit would find a slot."""
+        return self.table.placeable(tenant)
+
+    def commit_adapter(
+        self, tenant: str, version: int, weight: float, move: bool, evict: bool
+    ) -> dict[str, Any]:
         """Put it in service, in another's place if need be."""
+        assert not move
         try:
-            slot = self.table.reserve(tenant)
+            slot, evicted = self.table.reserve(tenant, evict=evict)
         except NoFreeSlotError as error:
             return {"error": str(error), "retry": True}
         del self.staged[tenant, version]
         self.table.commit(tenant, version, slot, weight)
-        return {"slot": slot, "pause_ms": 0.5}
+        return {"slot": slot, "pause_ms": 0.5, "evicted": evicted}
 
     def retire_adapter(self, tenant: str) -> None:
         """Back to turbo."""
@@ -133,7 +155,8 @@ class SlotEngine(Engine):
             }
             for slot in self.table.occupied()
         ]
-        return super().adapter_info() | {"slots": slots}
+        usage = msgspec.to_builtins(self.table.usage())
+        return super().adapter_info() | {"slots": slots, "slot_usage": usage}
 
     def commits(self, tenant: str) -> int:
         """How often an adapter of the tenant was put in service."""
@@ -232,6 +255,10 @@ class Stack:
     def admitted(self, tenant: str = "acme") -> int:
         """Version that the tenant's requests are admitted with."""
         return self.directory.admit(tenant, None, None).version
+
+    def adapter_files(self) -> list[Path]:
+        """Adapters fetched to home."""
+        return sorted((self.settings.home / "endpoint" / "adapters").glob("*.safetensors"))
 
     def refusal(self, tenant: str = "acme") -> tuple[int, str] | None:
         """Policy version refused and why, as telemetry says."""

@@ -78,6 +78,7 @@ def test_the_engine_reads_what_the_endpoint_writes(settings: Settings, identity:
         capture=CaptureConfig(
             settings.resolved_log_url, settings.resolved_store_url, settings.capture_queue_bytes
         ),
+        slot_residence_seconds=5.0,
     )
 
 

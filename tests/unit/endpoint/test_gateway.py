@@ -355,7 +355,7 @@ def test_speculation_is_the_clients_to_lower(post: Callable[..., Response], serv
 
 
 def test_prefix_caches_are_apart(post: Callable[..., Response], server: Server) -> None:
-    """A tenant shares blocks with itself only, off requests with off requests, a forced arm with nothing."""
+    """A tenant shares blocks with itself only, off or not, a forced arm with nothing."""
 
     def salt(**arguments: Any) -> str:
         post(**arguments)
@@ -363,12 +363,13 @@ def test_prefix_caches_are_apart(post: Callable[..., Response], server: Server) 
         return value
 
     forced = {"x-adaptive-arm": "turbo", "x-adaptive-internal-key": INTERNAL}
-    acme, other, off = salt(), salt(key="other-key"), salt(extra={"speculation": {"enabled": False}})
-    salts = [acme, other, off, salt(headers=forced), salt(headers=forced)]
-    assert len(set(salts)) == 5
+    acme, other = salt(), salt(key="other-key")
+    salts = [acme, other, salt(headers=forced), salt(headers=forced)]
+    assert len(set(salts)) == 4
     assert salt() == acme
-    assert salt(extra={"speculation": {"enabled": False}}) == off
-    assert salt(extra={"speculation": {"enabled": False}}, key="other-key") not in salts
+    # Blocks with a gap in the drafter's keys never enter the cache, so these may share.
+    assert salt(extra={"speculation": {"enabled": False}}) == acme
+    assert salt(extra={"speculation": {"enabled": False}}, key="other-key") == other
 
 
 def test_consent_travels_with_the_request(

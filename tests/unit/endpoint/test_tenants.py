@@ -156,6 +156,25 @@ def test_a_wish_holds_without_a_policy(directory: TenantDirectory) -> None:
     assert directory.admit("acme", None, 3) == Admission(Arm.TURBO, 0, 3)
 
 
+def test_a_cold_adapter_is_asked_for_once_and_turbo_serves(directory: TenantDirectory) -> None:
+    """A request that would draft with an adapter that is not resident wakes the agent, whoever forced it."""
+    directory.set_policy("acme", policy(), 0)
+    assert not directory.admit("acme", None, None).cold  # nothing to load
+    directory.set_loadable(["acme", "other"])
+    assert not directory.admit("acme", Arm.TURBO, None).cold
+    assert not directory.cold_request.is_set()
+    for forced in (None, Arm.ADAPTER):
+        admission = directory.admit("acme", forced, None)
+        assert (admission.arm, admission.version, admission.wanted) == (Arm.TURBO, 0, Arm.ADAPTER)
+    assert directory.cold_request.is_set()
+    assert directory.take_cold() == ["acme"]
+    assert directory.take_cold() == []
+    assert not directory.cold_request.is_set()
+    directory.set_policy("acme", policy(), 5)
+    assert directory.admit("acme", None, None) == Admission(Arm.ADAPTER, 5, 4)
+    assert directory.take_cold() == []
+
+
 @pytest.mark.parametrize("forced", Arm)
 def test_a_forced_arm_wins_over_shares(directory: TenantDirectory, forced: Arm) -> None:
     """Probes measure the arm they ask for; without an adapter the adapter arm is turbo, and says so."""
