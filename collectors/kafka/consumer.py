@@ -18,6 +18,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 
 from collectors.kafka.buffer import Buffer
 from collectors.kafka.clients import connect
+from collectors.kafka.coordinator import steady
 from collectors.kafka.errors import translated
 from collectors.kafka.records import log_record
 from collectors.transport import PartitionNotAssignedError, TransportError
@@ -99,6 +100,7 @@ class KafkaGroupConsumer:
                 self._consumer.assign(keys)
                 self._consumer.seek_to_beginning()
                 return
+            steady(self._consumer)
             self._consumer.subscribe(
                 [address.full(topic) for topic in partitions], listener=_Listener(self._revoked)
             )

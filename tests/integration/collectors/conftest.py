@@ -56,7 +56,9 @@ def _end(process: subprocess.Popen[str]) -> None:
 @pytest.fixture(params=["sqlite", "kafka"])
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
     """An empty log of every transport in turn."""
-    url = f"sqlite:///{tmp_path}/log.db" if request.param == "sqlite" else request.getfixturevalue("kafka_url")
+    url = (
+        f"sqlite:///{tmp_path}/log.db" if request.param == "sqlite" else request.getfixturevalue("kafka_url")
+    )
     with ExitStack() as resources:
         yield Log(url, resources)
 
