@@ -120,6 +120,16 @@ class Settings(BaseSettings):
     control_share: float = Field(0.05, ge=0, le=1)
     off_share: float = Field(0.01, ge=0, le=1)
 
+    retention_days: float = Field(
+        7.0,
+        gt=0,
+        description="Age at which traces leave the log; a tenant may have less. On Kafka also how long an "
+        "erased tenant's bytes stay: topics are made with it.",
+    )
+    retention_bytes: int = Field(
+        1 << 30, ge=1 << 20, description="Most bytes of traces kept per partition of the log."
+    )
+
     learners: int | None = Field(None, ge=1, description="Learner actors: 1; more are not supported yet.")
     learner_threads: int = Field(1, ge=1)
     learner_niceness: int = Field(

@@ -192,11 +192,47 @@ class TensorStore:
             for path, entry in entries.items()
         ]
 
-    def delete_tenant(self, tenant: str) -> None:
-        """Remove every object of a tenant; no error if there is none."""
+    def remove(self, uri: str) -> bool:
+        """Remove the object of a claim check; False if it was not there.
+
+        Raises:
+            InvalidNameError: the URI lies outside this store.
+            StoreUnavailableError: the store is away, or does not let go of it.
+        """
+        path = self._path_of(uri)
+        with self._errors(uri):
+            self._files.invalidate_cache()
+            try:
+                self._files.rm_file(path)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def tenant_objects(self, tenant: str) -> int:
+        """Count the files of a tenant, half-written ones too.
+
+        Raises:
+            StoreUnavailableError: the store is away.
+        """
+        path = f"{self._root}/{_tenant(tenant)}"
+        with self._errors(path):
+            self._files.invalidate_cache()
+            try:
+                return len(self._files.find(path))
+            except FileNotFoundError:
+                return 0
+
+    def delete_tenant(self, tenant: str) -> int:
+        """Remove every object of a tenant; returns how many there were.
+
+        Raises:
+            StoreUnavailableError: the store is away, or something was written meanwhile: do it again.
+        """
+        count = self.tenant_objects(tenant)
         path = f"{self._root}/{_tenant(tenant)}"
         with self._errors(path), contextlib.suppress(FileNotFoundError):
             self._files.rm(path, recursive=True)
+        return count
 
     def _write(
         self, tenant: str, name: str, parts: Iterable[bytes | memoryview], *, durable: bool

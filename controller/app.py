@@ -15,16 +15,19 @@ from fastapi import FastAPI
 
 from adaptive import log
 from adaptive.contracts import TOPIC_POLICY_DECIDED, TOPIC_TENANT_CHANGED, PolicyDecided, TenantChanged
+from collectors.erasure import ErasedTenants
 from collectors.open import open_transport
 from collectors.state import CompactedView
+from collectors.store import TensorStore
 from controller import problems
 from controller.admin_key import ensure_admin_key
 from controller.authentication import AdminKeyMiddleware
 from controller.context import Control
 from controller.database import Database
+from controller.erasing import ErasureWorker
 from controller.measuring import MeasuringMiddleware
 from controller.metrics import DatabaseCollector, Metrics
-from controller.routes import drafters, engines, health, keys, tenants
+from controller.routes import drafters, engines, erasures, health, keys, tenants
 from controller.tenants import Defaults, Floor
 from controller.workers import PolicyWorker, RelayWorker
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from collectors.transport import Transport
 
 STOP_SECONDS: Final = 10.0
+_DAY_SECONDS: Final = 86_400.0
 _log = structlog.get_logger(__name__)
 
 
@@ -62,10 +66,20 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     metrics.registry.register(DatabaseCollector(database, clock))
     relay = RelayWorker(database, transport, metrics)
     policy = PolicyWorker(database, transport, relay, metrics, clock)
+    erasure = ErasureWorker(
+        database,
+        transport,
+        TensorStore(settings.resolved_store_url),
+        relay,
+        metrics,
+        settings.retention_days * _DAY_SECONDS,
+        clock,
+    )
     control = Control(
         database=database,
         relay=relay,
         policy=policy,
+        erasure=erasure,
         metrics=metrics,
         defaults=Defaults(
             max_lookahead=settings.engine_lookahead,
@@ -82,7 +96,9 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         relay.start()
         policy.start()
+        erasure.start()
         yield
+        erasure.stop(STOP_SECONDS)
         policy.stop(STOP_SECONDS)
         relay.stop(STOP_SECONDS)
         transport.close()
@@ -93,7 +109,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     problems.install(app)
     app.add_middleware(AdminKeyMiddleware, key=key)
     app.add_middleware(MeasuringMiddleware, metrics=metrics)
-    for module in (tenants, keys, drafters, engines, health):
+    for module in (tenants, erasures, keys, drafters, engines, health):
         app.include_router(module.router)
     return app
 
@@ -140,7 +156,14 @@ def _read_floors(transport: Transport) -> dict[str, Floor]:
     with CompactedView(transport, TOPIC_TENANT_CHANGED, TenantChanged) as changes:
         changes.poll()
         revisions = {tenant: message.revision for tenant, message in changes.latest.items()}
+        generations = {tenant: message.generation for tenant, message in changes.latest.items()}
+    with ErasedTenants(transport) as erased:
+        erased.poll()
+        for tenant, message in erased.latest.items():
+            policies[tenant] = max(policies.get(tenant, 0), message.policy_version)
+            revisions[tenant] = max(revisions.get(tenant, 0), message.revision)
+            generations[tenant] = max(generations.get(tenant, 0), message.generation + 1)
     return {
-        tenant: Floor(policies.get(tenant, 0), revisions.get(tenant, 0))
+        tenant: Floor(policies.get(tenant, 0), revisions.get(tenant, 0), generations.get(tenant, 0))
         for tenant in policies.keys() | revisions.keys()
     }

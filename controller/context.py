@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from controller.database import Database
+    from controller.erasing import ErasureWorker
     from controller.metrics import Metrics
     from controller.tenants import Defaults, Floor
     from controller.workers import PolicyWorker, RelayWorker
@@ -27,6 +28,7 @@ class Control:
     database: Database
     relay: RelayWorker
     policy: PolicyWorker
+    erasure: ErasureWorker
     metrics: Metrics
     defaults: Defaults
     floors: Mapping[str, Floor]

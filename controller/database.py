@@ -21,6 +21,10 @@ class DatabaseUrlError(ValueError):
     """The database URL names no database that can be opened."""
 
 
+class DatabaseBusyError(Exception):
+    """Another connection is in the way: the same call may succeed later."""
+
+
 class Database:
     """Sessions on one database.
 
@@ -73,6 +77,28 @@ class Database:
         with Session(self._writer, expire_on_commit=False) as session, session.begin():
             yield session
 
+    def scrub(self) -> None:
+        """Leave nothing of deleted rows in the file; only SQLite needs it.
+
+        Deleting overwrites (`secure_delete`), yet the write-ahead log keeps old pages until it is emptied,
+        and free pages of older versions were never wiped.
+
+        Raises:
+            DatabaseBusyError: another connection is in the way: do it again.
+        """
+        if self._engine.dialect.name != "sqlite":
+            return
+        connection = self._engine.raw_connection()
+        try:
+            cursor = connection.cursor()
+            cursor.execute("VACUUM")
+            busy = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            cursor.close()
+        finally:
+            connection.close()
+        if busy:
+            raise DatabaseBusyError("a reader keeps the database's write-ahead log: it is emptied later")
+
     def ping(self) -> None:
         """Run a trivial query; raises what the driver raises when the database is away."""
         with self.read() as session:
@@ -89,6 +115,7 @@ def _configure_sqlite(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA secure_delete=ON")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 NAME_LENGTH = 64
@@ -27,6 +27,8 @@ class VersionStatus(enum.StrEnum):
     """Was champion and did worse than turbo, or an operator took it back."""
     REFUSED = "refused"
     """An engine could not load it."""
+    ERASED = "erased"
+    """Was derived from the data of a tenant that was erased."""
 
 
 class DecisionKind(enum.StrEnum):
@@ -69,6 +71,12 @@ class Tenant(Base):
     champion: Mapped[int | None]
     champion_since: Mapped[float]
     """Unix seconds since when `champion` (or turbo) serves; the live comparison starts here."""
+    generation: Mapped[int] = mapped_column(default=0)
+    """How many tenants of this name were erased before it."""
+    learned: Mapped[bool] = mapped_column(default=False)
+    """Whether `learn` was ever on: then learners hold data of it."""
+    retention_seconds: Mapped[float | None] = mapped_column(default=None)
+    retention_bytes: Mapped[int | None] = mapped_column(BigInteger, default=None)
 
 
 class Key(Base):
@@ -129,7 +137,8 @@ class OutboxMessage(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     topic: Mapped[str] = mapped_column(String(128))
     key: Mapped[str] = mapped_column(String(NAME_LENGTH))
-    value: Mapped[bytes] = mapped_column(LargeBinary)
+    value: Mapped[bytes | None] = mapped_column(LargeBinary)
+    """None is a tombstone."""
     created_at: Mapped[float]
 
 
@@ -144,6 +153,38 @@ class Engine(Base):
     received_at: Mapped[float]
     telemetry: Mapped[bytes] = mapped_column(LargeBinary)
     """EngineTelemetry, as it was on the log."""
+
+
+class Erasure(Base):
+    """The erasure of a tenant: how far it is, and afterwards the record that it happened. No content."""
+
+    __tablename__ = "erasures"
+
+    id: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
+    tenant: Mapped[str] = mapped_column(String(NAME_LENGTH), index=True)
+    generation: Mapped[int]
+    step: Mapped[str] = mapped_column(String(16))
+    waiting: Mapped[str] = mapped_column(Text)
+    """What the step waits for; empty while it goes on."""
+    requested_by: Mapped[str] = mapped_column(String(16))
+    requested_at: Mapped[float]
+    updated_at: Mapped[float]
+    finished_at: Mapped[float | None]
+    kafka_gone_by: Mapped[float | None]
+    """Unix seconds; None where the log removed the bytes at once."""
+    learned: Mapped[bool]
+    """Whether learners hold data of the tenant, so that their word is waited for."""
+    last_version: Mapped[int]
+    policy_version: Mapped[int]
+    revision: Mapped[int]
+    removed: Mapped[dict[str, int]] = mapped_column(JSON)
+    """Place -> how many were removed there by the controller."""
+    retired: Mapped[list[str]] = mapped_column(JSON)
+    """Names of the drafters taken out of use."""
+    derived: Mapped[bytes] = mapped_column(LargeBinary)
+    """AdapterReferences of other tenants' versions among them (msgpack)."""
+    acknowledged: Mapped[dict[str, dict[str, Any]]] = mapped_column(JSON)
+    """Process -> done, waiting, at, removed."""
 
 
 class CounterColumns:

@@ -13,8 +13,10 @@ from sqlalchemy import delete, func, select
 from adaptive.contracts import (
     TOPIC_POLICY_DECIDED,
     TOPIC_TENANT_CHANGED,
+    TOPIC_TENANT_ERASED,
     PolicyDecided,
     TenantChanged,
+    TenantErased,
     encode,
 )
 from collectors.transport import OutgoingRecord
@@ -30,10 +32,22 @@ BATCH: Final = 200
 FLUSH_SECONDS: Final = 10.0
 
 
-def enqueue(session: Session, message: PolicyDecided | TenantChanged, now: float) -> None:
+_TOPICS: Final = {
+    PolicyDecided: TOPIC_POLICY_DECIDED,
+    TenantChanged: TOPIC_TENANT_CHANGED,
+    TenantErased: TOPIC_TENANT_ERASED,
+}
+
+
+def enqueue(session: Session, message: PolicyDecided | TenantChanged | TenantErased, now: float) -> None:
     """Add a message to the transaction of `session`."""
-    topic = TOPIC_POLICY_DECIDED if isinstance(message, PolicyDecided) else TOPIC_TENANT_CHANGED
+    topic = _TOPICS[type(message)]
     session.add(OutboxMessage(topic=topic, key=message.tenant, value=encode(message), created_at=now))
+
+
+def enqueue_tombstone(session: Session, topic: str, key: str, now: float) -> None:
+    """Remove a key from a compacted topic, with the transaction of `session`."""
+    session.add(OutboxMessage(topic=topic, key=key, value=None, created_at=now))
 
 
 def pending(session: Session) -> int:

@@ -44,6 +44,12 @@ class TenantPatch(Request):
     off_share: Share | None = None
     weight: Share | None = None
     state: TenantState | None = None
+    retention_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="Most age of what is kept of its traffic; null: the service's."
+    )
+    retention_bytes: Annotated[StrictInt, Field(ge=0)] | None = Field(
+        None, description="Most bytes kept of its traffic, in log and store each; null: the service's."
+    )
 
     @field_validator(
         "learn",
@@ -77,6 +83,40 @@ class Page(BaseModel, Generic[ItemT]):
     first_id: str | None
     last_id: str | None
     has_more: bool
+
+
+class ErasureAnswer(BaseModel):
+    """What a process said about its part of an erasure."""
+
+    process: str
+    done: bool
+    waiting: str
+    at: float
+    removed: dict[str, int]
+
+
+class ErasureState(BaseModel):
+    """An erasure, as a job while it goes on and as the record of it afterwards."""
+
+    id: str
+    object: Literal["job"] = "job"
+    kind: Literal["erase"] = "erase"
+    tenant: str
+    state: Literal["running", "done"]
+    step: str
+    waiting: str | None
+    """What is away, or who has not answered; null while it goes on."""
+    requested_by: str
+    requested_at: float
+    updated_at: float
+    finished_at: float | None
+    kafka_gone_by: float | None
+    """By when Kafka's retention has removed the bytes (Unix seconds); null: the log removed them at once."""
+    removed: dict[str, int]
+    """Place -> how many the controller removed there."""
+    retired: list[str]
+    """Drafters taken out of use: tenant@version, or turbo and its sha256."""
+    answers: list[ErasureAnswer]
 
 
 class NewKey(BaseModel):
@@ -161,6 +201,10 @@ class TenantSummary(BaseModel):
     """Version that serves; null is turbo."""
     policy_version: int
     revision: int
+    generation: int
+    """How many tenants of this name were erased before it."""
+    retention_seconds: float | None
+    retention_bytes: int | None
 
 
 class TenantDetail(TenantSummary):

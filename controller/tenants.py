@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import select
 
 from adaptive.contracts import TenantChanged, TenantState
-from controller import rollout
+from controller import erasure, rollout
 from controller.errors import ConflictError, InvalidFieldError, NotFoundError
-from controller.models import DecisionKind, Key, Tenant, Version, VersionStatus
+from controller.models import DecisionKind, Erasure, Key, Tenant, Version, VersionStatus
 from controller.outbox import enqueue
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ KEY_BYTES: Final = 32
 SHOWN_CHARACTERS: Final = 12
 """How much of a key lists show: the prefix and 48 of its 256 bits."""
 POLICY_FIELDS: Final = ("weight", "max_lookahead", "control_share", "off_share")
-ACCOUNT_FIELDS: Final = ("state", "learn", "share", "freeze")
+ACCOUNT_FIELDS: Final = ("state", "learn", "share", "freeze", "retention_seconds", "retention_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class Floor:
 
     policy_version: int = 0
     revision: int = 0
+    generation: int = 0
 
 
 def get_tenant(session: Session, tenant_id: str, *, lock: bool = False) -> Tenant:
@@ -67,10 +68,16 @@ def create_tenant(
     """Add a tenant that turbo serves.
 
     Raises:
-        ConflictError: the name is taken.
+        ConflictError: the name is taken, or its former tenant is still being erased.
     """
+    running = erasure.unfinished(session, tenant_id)
+    if running is not None:
+        raise ConflictError(
+            f"tenant {tenant_id!r} is being erased: wait until GET /v1/jobs/{running.id} says done"
+        )
     if session.get(Tenant, tenant_id) is not None:
         raise ConflictError(f"tenant {tenant_id!r} exists already: PATCH /v1/tenants/{tenant_id} changes it")
+    floor = _above_erased(session, tenant_id, floor)
     tenant = Tenant(
         id=tenant_id,
         created_at=now,
@@ -88,6 +95,8 @@ def create_tenant(
         decided_at=now,
         champion=None,
         champion_since=now,
+        generation=floor.generation,
+        learned=learn,
     )
     session.add(tenant)
     session.flush()
@@ -110,6 +119,7 @@ def patch_tenant(
     for field, value in changed.items():
         setattr(tenant, field, value)
     _check(tenant, defaults)
+    tenant.learned = tenant.learned or tenant.learn
     if any(field in changed for field in ACCOUNT_FIELDS):
         announce(session, tenant, now)
     moved = "pin" in changed and _serve_pinned(session, tenant, now)
@@ -195,9 +205,23 @@ def announce(session: Session, tenant: Tenant, now: float) -> None:
             share=tenant.share,
             freeze=tenant.freeze,
             changed_at=now,
+            generation=tenant.generation,
+            retention_seconds=tenant.retention_seconds,
+            retention_bytes=tenant.retention_bytes,
         ),
         now,
     )
+
+
+def _above_erased(session: Session, tenant_id: str, floor: Floor) -> Floor:
+    """Count on from former tenants of this name, so that nothing of theirs is taken for the new one's."""
+    for former in session.scalars(select(Erasure).where(Erasure.tenant == tenant_id)):
+        floor = Floor(
+            max(floor.policy_version, former.policy_version),
+            max(floor.revision, former.revision),
+            max(floor.generation, former.generation + 1),
+        )
+    return floor
 
 
 def _check(tenant: Tenant, defaults: Defaults) -> None:
@@ -224,8 +248,13 @@ def _serve_pinned(session: Session, tenant: Tenant, now: float) -> bool:
         rollout.serve_turbo(session, tenant, actor="admin", reason=reason, now=now)
         return True
     row = session.get(Version, (tenant.id, tenant.pin))
-    if row is None or row.status == VersionStatus.REFUSED:
-        state = "does not exist" if row is None else f"was refused by an engine ({row.reason})"
+    if row is None or row.status in (VersionStatus.REFUSED, VersionStatus.ERASED):
+        if row is None:
+            state = "does not exist"
+        elif row.status == VersionStatus.ERASED:
+            state = f"is gone: it {row.reason}"
+        else:
+            state = f"was refused by an engine ({row.reason})"
         raise InvalidFieldError(
             "pin",
             f"version {tenant.pin} {state}: GET /v1/tenants/{tenant.id}/versions lists them; 0 pins turbo",

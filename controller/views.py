@@ -10,11 +10,14 @@ from sqlalchemy import select
 
 from adaptive.contracts import Arm, EngineTelemetry, TenantState, decode
 from controller import rollout
-from controller.models import ArmTotal, Decision, Engine, Tenant, Version, VersionStatus
+from controller.erasure import Step
+from controller.models import ArmTotal, Decision, Engine, Erasure, Tenant, Version, VersionStatus
 from controller.schemas import (
     ArmState,
     DecisionState,
     EngineState,
+    ErasureAnswer,
+    ErasureState,
     LiftState,
     PolicyAcknowledgement,
     RefusalState,
@@ -36,6 +39,27 @@ ALIVE_SECONDS: Final = 15.0
 def tenant_summary(tenant: Tenant) -> TenantSummary:
     """Describe a tenant in short."""
     return TenantSummary(**_summary(tenant))
+
+
+def erasure_state(erasure: Erasure) -> ErasureState:
+    """Describe an erasure, under way or done."""
+    return ErasureState(
+        id=erasure.id,
+        tenant=erasure.tenant,
+        state="done" if erasure.step == Step.DONE else "running",
+        step=erasure.step,
+        waiting=erasure.waiting or None,
+        requested_by=erasure.requested_by,
+        requested_at=erasure.requested_at,
+        updated_at=erasure.updated_at,
+        finished_at=erasure.finished_at,
+        kafka_gone_by=erasure.kafka_gone_by,
+        removed=erasure.removed,
+        retired=erasure.retired,
+        answers=[
+            ErasureAnswer(process=process, **said) for process, said in sorted(erasure.acknowledged.items())
+        ],
+    )
 
 
 def tenant_detail(session: Session, tenant: Tenant, status_file: Path, now: float) -> TenantDetail:
@@ -169,6 +193,9 @@ def _summary(tenant: Tenant) -> dict[str, Any]:
         "champion": tenant.champion,
         "policy_version": tenant.policy_version,
         "revision": tenant.revision,
+        "generation": tenant.generation,
+        "retention_seconds": tenant.retention_seconds,
+        "retention_bytes": tenant.retention_bytes,
     }
 
 

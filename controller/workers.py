@@ -21,6 +21,7 @@ from adaptive.contracts import (
     EngineTelemetry,
 )
 from collectors.consumer import MessageConsumer
+from collectors.erasure import ErasedTenants
 from controller import outbox, rollout, telemetry
 from controller.models import ArmTotal, Tenant
 
@@ -146,12 +147,14 @@ class PolicyWorker(Worker):
         self._clock = clock
         self._published: MessageConsumer[DrafterPublished] | None = None
         self._telemetry: MessageConsumer[EngineTelemetry] | None = None
+        self._erased: ErasedTenants | None = None
         self._reviewed: dict[tuple[str, int | None, float], _Reviewed] = {}
         self._pruned_at = 0.0
 
     def reset(self) -> None:
         """Leave the log; the next round resumes from what is committed there."""
-        consumers, self._published, self._telemetry = (self._published, self._telemetry), None, None
+        consumers = (self._published, self._telemetry, self._erased)
+        self._published = self._telemetry = self._erased = None
         for consumer in consumers:
             if consumer is not None:
                 consumer.close()
@@ -159,8 +162,9 @@ class PolicyWorker(Worker):
     def round(self) -> None:
         """Read the log once and act on it."""
         if self._published is None or self._telemetry is None:
+            self._erased = ErasedTenants(self._transport)
             self._published = MessageConsumer(
-                self._transport, TOPIC_DRAFTER_PUBLISHED, DrafterPublished, GROUP
+                self._transport, TOPIC_DRAFTER_PUBLISHED, DrafterPublished, GROUP, erased=self._erased
             )
             self._telemetry = MessageConsumer(self._transport, TOPIC_ENGINE_TELEMETRY, EngineTelemetry, GROUP)
         published = self._published.poll(0.0)

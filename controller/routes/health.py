@@ -27,7 +27,7 @@ def readyz(control: ControlDependency) -> dict[str, str] | Response:
         control.database.ping()
     except Exception as error:  # noqa: BLE001  whatever the driver raises, the answer is the same
         return _not_ready("database", f"{type(error).__name__}: {error}")
-    for worker in (control.relay, control.policy):
+    for worker in (control.relay, control.policy, control.erasure):
         if worker.failing is not None:
             return _not_ready(worker.name, worker.failing)
     return {"status": "ready"}

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from sqlalchemy import select
 
 from controller.context import ControlDependency
+from controller.erasure import request_erasure
 from controller.models import Tenant
 from controller.paging import After, Limit, page
-from controller.schemas import Page, TenantCreate, TenantDetail, TenantPatch, TenantSummary
+from controller.schemas import ErasureState, Page, TenantCreate, TenantDetail, TenantPatch, TenantSummary
 from controller.tenants import Floor, create_tenant, get_tenant, patch_tenant
-from controller.views import tenant_detail, tenant_summary
+from controller.views import erasure_state, tenant_detail, tenant_summary
 
 router = APIRouter(prefix="/v1/tenants", tags=["tenants"])
 
@@ -60,3 +61,14 @@ def change(control: ControlDependency, tenant_id: str, body: TenantPatch) -> Ten
         changes = body.model_dump(exclude_unset=True, mode="json")
         patch_tenant(session, tenant, changes, control.defaults, now)
         return tenant_detail(session, tenant, control.learner_status, now)
+
+
+@router.delete("/{tenant_id}", status_code=HTTPStatus.ACCEPTED)
+def erase(control: ControlDependency, tenant_id: str, response: Response) -> ErasureState:
+    """Erase a tenant: its keys are refused within seconds, its data goes as the job says."""
+    with control.change() as session:
+        job = request_erasure(session, tenant_id, actor="admin", now=control.clock())
+        state = erasure_state(job)
+    control.erasure.wake()
+    response.headers["Location"] = f"/v1/jobs/{state.id}"
+    return state
