@@ -41,6 +41,11 @@ class Settings(BaseSettings):
         validation_alias="MLFLOW_TRACKING_URI",
         description="MLflow tracking server; default: SQLite in home.",
     )
+    tracking_backend_url: str | None = Field(
+        None,
+        description="SQLAlchemy URL of the MLflow server's database, so that runs of erased tenants can be "
+        "removed for good; default: the one in home.",
+    )
     admin_key: SecretStr | None = Field(None, description="Admin API key; made and printed once if unset.")
     internal_key: SecretStr | None = Field(
         None, description="Token of the internal routes and of forced arms; made in home if unset."

@@ -14,17 +14,21 @@ from adaptive.contracts import (
     PolicyDecided,
     TenantChanged,
 )
+from adaptive.lineage import turbo_lineage
 from collectors.consumer import TraceConsumer
+from collectors.erasure import ErasedTenants
 from collectors.open import open_transport
 from collectors.state import CompactedView
 from collectors.store import TensorStore
 from learners.adapters import Champions
 from learners.drafter import Recomputer, faster_precision, load_drafter
+from learners.erasure import Forgetting
 from learners.features import Assembler
 from learners.intake import Intake
 from learners.learner import Learner
 from learners.ledger import Ledger
 from learners.mlflow import MlflowTracker
+from learners.mlflow_erasure import MlflowEraser, backend_url
 from learners.paths import LearnerPaths, drafter_directories
 from learners.publish import VersionPublisher
 from learners.replay import Replay
@@ -56,7 +60,9 @@ def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[]
     """
     torch.set_num_threads(settings.learner_threads)
     paths = LearnerPaths(settings.home)
-    drafter = load_drafter(*drafter_directories(settings), faster_precision())
+    target_directory, turbo_directory = drafter_directories(settings)
+    lineage = turbo_lineage(turbo_directory)
+    drafter = load_drafter(target_directory, turbo_directory, faster_precision())
     config = drafter.head.config
     store = TensorStore(settings.resolved_store_url)
     transport = open_transport(settings.resolved_log_url)
@@ -65,7 +71,8 @@ def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[]
     tenants = CompactedView(transport, TOPIC_TENANT_CHANGED, TenantChanged)
     policies = CompactedView(transport, TOPIC_POLICY_DECIDED, PolicyDecided)
     published = CompactedView(transport, TOPIC_DRAFTER_PUBLISHED, DrafterPublished)
-    traces = TraceConsumer(transport, GROUP)
+    erased = ErasedTenants(transport)
+    traces = TraceConsumer(transport, GROUP, erased=erased)
     recompute = Recomputer(drafter) if settings.features == "recomputed" else None
     tracker = MlflowTracker(
         settings.resolved_tracking_url, settings.home / "mlartifacts", drafter.target_name, ledger.ledger_id
@@ -93,7 +100,8 @@ def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[]
         ),
         policies=policies,
         published=published,
-        publisher=VersionPublisher(store, transport),
+        publisher=VersionPublisher(store, transport, lineage=lineage),
+        erased=erased,
         tracker=tracker,
         directory=paths.updates,
     )
@@ -106,13 +114,25 @@ def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[]
         policies=policies,
         updater=updater,
         marks=tracker,
+        forgetting=Forgetting(
+            erased,
+            tenants,
+            ledger,
+            replay,
+            paths,
+            MlflowEraser(
+                settings.resolved_tracking_url, backend_url(settings), settings.home / "mlartifacts"
+            ),
+            transport,
+            turbo=(drafter.turbo_sha256, lineage),
+        ),
         feature_source=drafter.source,
         pause_file=paths.pause,
         stop=stop,
     )
 
     def close() -> None:
-        for part in (intake, tenants, policies, published, transport, ledger):
+        for part in (intake, tenants, policies, published, erased, transport, ledger):
             part.close()
 
     return learner, close

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from adaptive.contracts import PolicyDecided
     from adaptive.settings import Settings
+    from learners.erasure import Forgetting
     from learners.intake import Intake, TenantView
     from learners.ledger import Ledger
     from learners.records import TenantCounters, Update
@@ -74,6 +75,7 @@ class Learner:
         policies: PolicyUpdates,
         updater: Updater,
         marks: ChampionMarks,
+        forgetting: Forgetting | None = None,
         feature_source: str,
         pause_file: Path,
         stop: Event,
@@ -87,6 +89,7 @@ class Learner:
         self._policies: Final = policies
         self._updater: Final = updater
         self._marks: Final = marks
+        self._forgetting: Final = forgetting
         self._pause_file: Final = pause_file
         self._stop: Final = stop
         self._clock: Final = clock
@@ -196,6 +199,9 @@ class Learner:
             (tenant, policy.champion.version if policy and policy.champion else None)
             for tenant, policy in self._policies.poll().items()
         )
+        for tenant in self._forgetting.poll() if self._forgetting is not None else ():
+            self._history.pop(tenant, None)
+            self._unmarked.pop(tenant, None)
         self._intake.poll(timeout)
         self._report("running")
 

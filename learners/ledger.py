@@ -61,6 +61,7 @@ CREATE TABLE IF NOT EXISTS drafter_update (
     update_id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, state TEXT NOT NULL,
     version INTEGER NOT NULL, plan BLOB NOT NULL, report BLOB, run_id TEXT NOT NULL DEFAULT ''
 );
+CREATE TABLE IF NOT EXISTS erasure (tenant TEXT PRIMARY KEY, done TEXT NOT NULL);
 """
 _STORED: Final = (
     "number, tenant, request_id, rows, tokens, digest, created_at, log_partition, first_offset, last_offset,"
@@ -103,6 +104,8 @@ class Ledger:
         self._connection = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=FULL")
+        # Deleted rows are overwritten: no free page holds anybody's tokens.
+        self._connection.execute("PRAGMA secure_delete=ON")
         self._connection.executescript(_SCHEMA)
         with self._transaction():
             row = self._connection.execute("SELECT ledger_id FROM identity").fetchone()
@@ -319,6 +322,32 @@ class Ledger:
             )
             for update_id, state, plan, report, run_id in rows
         ]
+
+    def update_ids(self) -> list[int]:
+        """Numbers of all updates."""
+        return [number for (number,) in self._connection.execute("SELECT update_id FROM drafter_update")]
+
+    def forget(self, tenant: str) -> dict[str, int]:
+        """Delete every row about a tenant, in the write-ahead log too; returns how many, per table."""
+        counts = {}
+        with self._transaction():
+            for table in ("trace", "part", "request", "tenant", "left_out", "drafter_update"):
+                cursor = self._connection.execute(
+                    f"DELETE FROM {table} WHERE tenant = ?",  # noqa: S608  # constants above
+                    (tenant,),
+                )
+                counts[table] = cursor.rowcount
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return counts
+
+    def note_erasure(self, tenant: str, done: str) -> None:
+        """Remember which erasure of a tenant is done."""
+        with self._transaction():
+            self._connection.execute("INSERT OR REPLACE INTO erasure VALUES (?, ?)", (tenant, done))
+
+    def erasures_done(self) -> dict[str, str]:
+        """By tenant, what `note_erasure` was told last."""
+        return dict(self._connection.execute("SELECT tenant, done FROM erasure").fetchall())
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from adaptive.contracts import TOPIC_DRAFTER_PUBLISHED, AdapterReference, DrafterPublished, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from collectors.store import StoredObject
@@ -39,11 +39,17 @@ class VersionPublisher:
     """Publishes versions; doing it twice announces the same version again, which changes nothing."""
 
     def __init__(
-        self, store: AdapterStore, log: AnnouncementLog, clock: Callable[[], float] = time.time
+        self,
+        store: AdapterStore,
+        log: AnnouncementLog,
+        clock: Callable[[], float] = time.time,
+        lineage: Iterable[str] = (),
     ) -> None:
         self._store: Final = store
         self._log: Final = log
         self._clock: Final = clock
+        self._lineage: Final = frozenset(lineage)
+        """Tenants whose data is in turbo, and so in every adapter on it."""
 
     def publish(self, report: UpdateReport, adapter: Path, run_id: str) -> DrafterPublished:
         """Store the adapter, then announce it, so that nobody hears of a version that is not there.
@@ -86,6 +92,9 @@ class VersionPublisher:
             trace_first_offset=plan.first_offset,
             trace_last_offset=plan.last_offset,
             seed=plan.seed,
+            derived_from=sorted(
+                {plan.tenant, *self._lineage, *([plan.warm_start.tenant] if plan.warm_start else [])}
+            ),
         )
         self._log.send(TOPIC_DRAFTER_PUBLISHED, plan.tenant, encode(message))
         self._log.flush(_FLUSH_SECONDS)

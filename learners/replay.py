@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -72,6 +73,15 @@ class Replay:
         """Delete one request's file if it is there."""
         self._path(tenant, number).unlink(missing_ok=True)
 
+    def forget(self, tenant: str) -> int:
+        """Delete every file of a tenant, half-written ones too; returns how many there were."""
+        folder = self._folder(tenant)
+        count = len(list(folder.iterdir())) if folder.is_dir() else 0
+        shutil.rmtree(folder, ignore_errors=not folder.exists())
+        return count
+
     def _path(self, tenant: str, number: int) -> Path:
-        folder = hashlib.sha256(tenant.encode()).hexdigest()[:16]
-        return self._directory / folder / f"{number}.safetensors"
+        return self._folder(tenant) / f"{number}.safetensors"
+
+    def _folder(self, tenant: str) -> Path:
+        return self._directory / hashlib.sha256(tenant.encode()).hexdigest()[:16]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from adaptive.contracts import DrafterPublished, PolicyDecided
+    from adaptive.contracts import DrafterPublished, PolicyDecided, TenantErased
     from adaptive.settings import Settings
     from learners.adapters import Champions
     from learners.drafter import Drafter
@@ -74,6 +74,14 @@ class PublishedView(Protocol):
         """Bring `latest` up to date."""
 
 
+class ErasureView(Protocol):
+    """Every erasure the log knows."""
+
+    @property
+    def latest(self) -> Mapping[str, TenantErased]:
+        """By tenant."""
+
+
 class AbandonedError(Exception):
     """An update must not go on; the message says why."""
 
@@ -92,6 +100,7 @@ class Updater:
         policies: PolicyView,
         published: PublishedView,
         publisher: Publisher,
+        erased: ErasureView | None = None,
         tracker: Tracker,
         directory: Path,
         clock: Callable[[], float] = time.time,
@@ -104,6 +113,7 @@ class Updater:
         self._policies: Final = policies
         self._published: Final = published
         self._publisher: Final = publisher
+        self._erased: Final = erased
         self._tracker: Final = tracker
         self._directory: Final = directory
         self._clock: Final = clock
@@ -126,6 +136,8 @@ class Updater:
         self._published.poll()  # a lost ledger does not know what was published, the log does
         announced = self._published.latest.get(tenant)
         taken += [announced.adapter.version] if announced else []
+        former = self._erased.latest.get(tenant) if self._erased is not None else None
+        taken += [former.last_version] if former else []
         warm = (
             champion is not None
             and champion.rank == settings.rank
