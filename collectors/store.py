@@ -278,9 +278,19 @@ class TensorStore:
                 raise StoreFullError(
                     f"no space left in {written or self.url} for {name}: free space or delete old objects"
                 ) from error
-            raise StoreUnavailableError(
-                f"the store {self.url} failed at {name} ({error}): check that it is reachable and writable"
-            ) from error
+            raise self._away(name, error) from error
+        except (StoreError, ValueError):
+            raise
+        except Exception as error:
+            if self._local:
+                raise
+            # Clients of object stores have connection errors of their own, which are no OSError.
+            raise self._away(name, error) from error
+
+    def _away(self, name: str, error: Exception) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"the store {self.url} failed at {name} ({error}): check that it is reachable and writable"
+        )
 
 
 def _modified(files: Any, path: str, entry: Mapping[str, Any]) -> float:

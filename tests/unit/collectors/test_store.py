@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fsspec
 import pytest
 import safetensors
 from hypothesis import given
@@ -234,7 +236,8 @@ def test_a_store_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["nothing://x", "s3://bucket/prefix"])
 def test_an_unknown_kind_of_store_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the setting, the URL and what to install."""
-    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(fsspec.registry._registry, "s3", raising=False)
     with pytest.raises(StoreError, match=rf"store_url '{url}' cannot be used.*s3fs"):
         TensorStore(url)
 
