@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import fsspec
 import pytest
 import safetensors
 from hypothesis import given
@@ -237,7 +236,7 @@ def test_a_store_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
 def test_an_unknown_kind_of_store_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the setting, the URL and what to install."""
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    monkeypatch.delitem(fsspec.registry._registry, "s3", raising=False)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)
     with pytest.raises(StoreError, match=rf"store_url '{url}' cannot be used.*s3fs"):
         TensorStore(url)
 
