@@ -11,9 +11,9 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
-from safetensors import SafetensorError, safe_open
 
 from adaptive.contracts import TOPIC_ERASURE_ACKNOWLEDGED, ErasureAcknowledged, RemovedItems, encode
+from collectors.adapter_files import remove_adapters
 from learners.mlflow import TrackingError
 
 if TYPE_CHECKING:
@@ -187,27 +187,6 @@ class Forgetting:
             else:
                 path.unlink(missing_ok=True)
         return len(gone)
-
-
-def remove_adapters(directory: Path, tenants: Collection[str], sha256s: Collection[str] = ()) -> int:
-    """Remove adapter files of tenants, or with one of these checksums in their name; returns how many."""
-    gone = [
-        path
-        for path in _entries(directory)
-        if path.is_file() and (path.stem in sha256s or adapter_tenant(path) in tenants)
-    ]
-    for path in gone:
-        path.unlink(missing_ok=True)
-    return len(gone)
-
-
-def adapter_tenant(path: Path) -> str | None:
-    """Tenant that an adapter file names; None where it is no adapter, or half-written."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return (file.metadata() or {}).get("tenant")
-    except (OSError, SafetensorError):
-        return None
 
 
 def _entries(directory: Path) -> Iterable[Path]:

@@ -23,13 +23,15 @@ from adaptive.contracts import (
     SlotUsage,
     TenantChanged,
 )
+from adaptive.endpoint.erasing import Erasing
 from adaptive.endpoint.saved import StateFile
+from collectors.erasure import ErasedTenants
 from collectors.state import CompactedView
 from collectors.store import StoreError, StoreUnavailableError, TensorStore
 from collectors.transport import Transport, TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from adaptive.endpoint.tenants import TenantDirectory
     from adaptive.settings import Settings
@@ -70,6 +72,7 @@ class Agent:
         engine_id: str,
         target_sha256: str,
         turbo_sha256: str,
+        turbo_tenants: Collection[str] = (),
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -97,6 +100,16 @@ class Agent:
         self._waiting: dict[str, tuple[float, str]] = {}
         self._load_after: dict[str, float] = {}
         self._unsaved = False
+        self._erased_view: ErasedTenants | None = None
+        self._erasing = Erasing(
+            engine,
+            directory,
+            settings.home / "endpoint" / "adapters",
+            engine_id=engine_id,
+            turbo_sha256=turbo_sha256,
+            turbo_tenants=turbo_tenants,
+            forget=self._forget,
+        )
         self._failing: dict[str, str] = {}
         self.latest: EngineTelemetry | None = None
         """The newest telemetry, for the endpoint's metrics; None before the first report."""
@@ -106,6 +119,7 @@ class Agent:
         saved = self._file.load()
         for tenant, account in saved.accounts.items():
             self._directory.set_account(tenant, account)
+            self._erasing.know(tenant, account)
         self._policies = dict(saved.policies)
         self._pending = set(saved.policies)
         self._thread.start()
@@ -120,6 +134,8 @@ class Agent:
         next_report = 0.0
         while not self._stop.is_set():
             self._attempt("log", self._follow_log)
+            self._attempt("consent", self._erasing.tell_consent)
+            self._attempt("erasures", self._erase)
             self._attempt("saved state", self._save)
             self._attempt("policies", self._apply_pending)
             self._attempt("adapters", self._load_cold)
@@ -166,6 +182,7 @@ class Agent:
             self._policies_view = CompactedView(
                 self._transport, contracts.TOPIC_POLICY_DECIDED, PolicyDecided
             )
+            self._erased_view = ErasedTenants(self._transport)
         assert self._policies_view is not None
         self._read_accounts()
         policies = self._policies_view.poll()
@@ -184,7 +201,10 @@ class Agent:
         accounts = self._accounts_view.poll()
         for tenant, account in accounts.items():
             self._directory.set_account(tenant, account)
+            self._erasing.know(tenant, account)
         self._unsaved = self._unsaved or bool(accounts)
+        assert self._erased_view is not None
+        self._erasing.erase(self._erased_view.poll())
 
     def _follow_accounts(self) -> None:
         """Read accounts alone, where policies must stay as they are: in the middle of applying one."""
@@ -194,6 +214,22 @@ class Agent:
             self._close_log()
             raise
 
+    def _erase(self) -> None:
+        self._erasing.proceed(self._transport)
+
+    def _forget(self, tenant: str) -> None:
+        """Drop what is known of an erased tenant, from the saved state too."""
+        self._policies.pop(tenant, None)
+        self._champions.pop(tenant, None)
+        self._in_force.pop(tenant, None)
+        self._acknowledged.pop(tenant, None)
+        self._refused.pop(tenant, None)
+        self._waiting.pop(tenant, None)
+        self._load_after.pop(tenant, None)
+        self._pending.discard(tenant)
+        self._unsaved = True
+        self._save()
+
     def _save(self) -> None:
         if self._unsaved:
             self._file.save(self._directory.accounts(), self._policies)
@@ -201,7 +237,7 @@ class Agent:
 
     def _close_log(self) -> None:
         transport, self._transport = self._transport, None
-        self._accounts_view = self._policies_view = None
+        self._accounts_view = self._policies_view = self._erased_view = None
         if transport is not None:
             try:
                 transport.close()

@@ -21,6 +21,7 @@ from adaptive.endpoint.prediction import target_tokenizer
 from adaptive.endpoint.tenants import TenantDirectory
 from adaptive.engine import compatibility
 from adaptive.internal_key import internal_key
+from adaptive.lineage import turbo_lineage
 from collectors.open import open_transport
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ async def _serve(settings: Settings, identity: Identity, parsed: Any) -> None:
             engine_id=f"{settings.host}:{settings.endpoint_port}",
             target_sha256=identity.target_sha256,
             turbo_sha256=identity.turbo_sha256,
+            turbo_tenants=turbo_lineage(identity.turbo),
         )
         agent.start()
         # Into the registry that vLLM's /metrics renders.

@@ -43,6 +43,7 @@ class TenantDirectory:
         self._tenant_of_key: dict[str, str] = {}
         self._policies: dict[str, PolicyDecided] = {}
         self._in_force: dict[str, int] = {}
+        self._turbo_retired = False
         self._loadable: frozenset[str] = frozenset()
         self._cold: dict[str, None] = {}
         self.cold_request = threading.Event()
@@ -72,6 +73,18 @@ class TenantDirectory:
             else:
                 self._policies[tenant] = policy
             self._in_force[tenant] = version_in_force
+
+    def forget(self, tenant: str) -> None:
+        """Drop an erased tenant: its keys are unknown from now on."""
+        self.set_account(tenant, None)
+        with self._lock:
+            self._policies.pop(tenant, None)
+            self._in_force.pop(tenant, None)
+
+    def retire_turbo(self) -> None:
+        """Admit every request without speculation: turbo was trained with an erased tenant's data."""
+        with self._lock:
+            self._turbo_retired = True
 
     def accounts(self) -> Mapping[str, TenantChanged]:
         """A copy of every account."""
@@ -158,6 +171,8 @@ class TenantDirectory:
                 arm = Arm.TURBO
             else:
                 arm = Arm.ADAPTER
+        if self._turbo_retired:
+            arm = Arm.OFF
         if arm is not Arm.ADAPTER:
             return Admission(arm, 0, cap)
         if version:

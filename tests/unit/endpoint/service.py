@@ -91,6 +91,16 @@ class Engine:
         """Back to turbo."""
         self.slots.pop(tenant, None)
 
+    def set_consent(self, tenant: str, learn: bool, share: bool) -> int:
+        """Follow a tenant's consent."""
+        del tenant, learn, share
+        return 0
+
+    def forget_tenant(self, tenant: str) -> dict[str, int]:
+        """Drop a tenant."""
+        self.slots.pop(tenant, None)
+        return {"records": 0}
+
     def set_policy(self, tenant: str, weight: float) -> None:
         """A new weight."""
         self.slots[tenant]["weight"] = weight
@@ -175,6 +185,7 @@ class Stack:
         self.engine = Engine()
         self.directory = TenantDirectory()
         self.away = threading.Event()
+        self.turbo_tenants: tuple[str, ...] = ()
         self.agent: Agent | None = None
 
     def open(self) -> Transport:
@@ -200,6 +211,7 @@ class Stack:
             engine_id=ENGINE,
             target_sha256=TARGET,
             turbo_sha256=TURBO,
+            turbo_tenants=self.turbo_tenants,
         )
         self.agent.start()
         return self.agent
