@@ -20,7 +20,9 @@ def register(app: typer.Typer) -> None:
     """Add the commands to an application."""
     commands: tuple[Callable[..., None], ...] = (up, serve, learn, control, demo)
     for command in commands:
-        app.command()(with_settings()(command))
+        # What `serve` does not know itself is vLLM's to accept or refuse.
+        context = {"ignore_unknown_options": True} if command is serve else {}
+        app.command(context_settings=context)(with_settings()(command))
 
 
 def up(
@@ -38,16 +40,17 @@ def serve(
     settings: Settings,
     vllm_flags: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- VLLM FLAGS]", help="After --: passed on to vLLM's server."),
+        typer.Argument(metavar="[VLLM FLAGS]", help="Any flag of `vllm serve`, passed on to its server."),
     ] = None,
 ) -> None:
-    """Run the endpoint: OpenAI API and engine."""
+    """Run the endpoint: OpenAI API and engine. Takes the flags of `vllm serve` too."""
     with needs("serving-cpu or serving-gpu"):
         from adaptive.endpoint.app import run  # noqa: PLC0415  imports vLLM's environment
         from adaptive.endpoint.arguments import ArgumentError  # noqa: PLC0415
         from adaptive.endpoint.identity import ModelDirectoryError  # noqa: PLC0415
+        from adaptive.engine.compatibility import IncompatibleVllmError  # noqa: PLC0415
         from collectors.transport import TransportError  # noqa: PLC0415
-    with clean_errors(ModelDirectoryError, ArgumentError, TransportError):
+    with clean_errors(ModelDirectoryError, ArgumentError, IncompatibleVllmError, TransportError):
         run(settings, vllm_flags or ())
 
 
