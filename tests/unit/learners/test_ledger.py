@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
-from adaptive.contracts import SamplingSummary, TraceRecord
-from learners.ledger import Ledger
+from adaptive.contracts import SamplingSummary, TraceRecord, encode
+from learners.ledger import Entry, Ledger
 from learners.records import UpdatePlan, UpdateState
 
 if TYPE_CHECKING:
@@ -170,3 +171,51 @@ def test_plans_survive_the_trip_through_the_ledger(ledger: Ledger) -> None:
     (update,) = ledger.updates("acme")
     assert update.plan == plan()
     assert msgspec.msgpack.encode(update.plan) == msgspec.msgpack.encode(plan())
+
+
+def entry(
+    request: str, segment: int = 0, *, tenant: str = "acme", finished: bool = True, why: str = ""
+) -> Entry:
+    """A trace as intake hands it over."""
+    made = record(request, segment, finished=finished, tenant=tenant)
+    return Entry(made, encode(made), 0, 7, why)
+
+
+def test_a_batch_says_what_became_of_it(ledger: Ledger) -> None:
+    """Duplicates within a batch and across batches are one trace; a request is complete once, when it is."""
+    batch = [entry("r1"), entry("r1"), entry("r2", 1), entry("r3", why="no_consent")]
+    first = ledger.enter_many(batch)
+    assert (first.duplicates, first.excess) == (1, 0)
+    assert [tenant for tenant, _ in first.complete] == ["acme"]
+    second = ledger.enter_many([*batch, entry("r2", 0, finished=False)])
+    assert (second.duplicates, len(second.complete)) == (4, 1)
+    assert ledger.waiting_requests() == [*first.complete, *second.complete]
+    assert ledger.tenants()["acme"].left_out == {"no_consent": 1}
+
+
+def test_a_batch_is_all_or_nothing(ledger: Ledger) -> None:
+    """A failure in the middle leaves nothing, so that delivering the batch again enters all of it."""
+    broken = entry("r2")._replace(value=object())  # type: ignore[arg-type]  # what SQLite refuses
+    with pytest.raises(sqlite3.Error):
+        ledger.enter_many([entry("r1"), broken])
+    assert ledger.waiting_requests() == []
+    assert ledger.enter_many([entry("r1"), entry("r2")]).duplicates == 0
+
+
+def test_more_than_may_wait_is_left_out_and_counted(ledger: Ledger) -> None:
+    """A tenant's excess is left out at the door, with all of its segments; others have room of their own."""
+    batch = [entry(f"r{number}") for number in range(5)] + [entry("long", 1), entry("c", tenant="cold")]
+    entered = ledger.enter_many(batch, {"acme": 1}, 3)
+    assert (entered.excess, len(entered.complete)) == (4, 3)
+    assert ledger.tenants()["acme"].left_out == {"excess": 4}
+    later = ledger.enter_many([entry("long", 0, finished=False)])
+    assert (later.complete, later.excess, later.duplicates) == ([], 0, 0)
+    assert {tenant for tenant, _ in ledger.waiting_requests()} == {"acme", "cold"}
+    assert ledger.enter_many(batch, {}, 3).duplicates == 7
+
+
+def test_a_request_under_way_is_not_cut_off_by_excess(ledger: Ledger) -> None:
+    """Room is asked for when a request begins; its later segments come in whatever waits then."""
+    ledger.enter_many([entry("r1", 0, finished=False)])
+    entered = ledger.enter_many([entry("r1", 1)], {"acme": 100}, 3)
+    assert (entered.excess, len(entered.complete)) == (0, 1)
