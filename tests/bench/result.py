@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
-DIRECTORY = ROOT / "docs" / "benchmarks"
-PAGE = ROOT / "docs" / "benchmarks.md"
+DIRECTORY = Path(os.environ.get("BENCH_DIRECTORY", ROOT / "docs" / "benchmarks"))
+"""BENCH_DIRECTORY keeps the shards of one benchmark apart until `merge` joins them."""
+PAGE = DIRECTORY.parent / "benchmarks.md"
 
 
 def machine() -> str:
@@ -31,7 +32,9 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """The checkout's commit, marked when it has changes."""
+    """The checkout's commit, marked when it has changes; BENCH_COMMIT names it where there is no checkout."""
+    if named := os.environ.get("BENCH_COMMIT"):
+        return named
     head = subprocess.run(
         ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -76,6 +79,30 @@ def write(
         "ratios": ratio_table,
     }
     path.write_text(json.dumps(document, indent=2) + "\n")
+    make_page()
+    return path
+
+
+def merge(name: str, shards: Sequence[Path]) -> Path:
+    """Join the results of shards that ran at once, each with all its variants interleaved.
+
+    A shard holds other cells (workloads, temperatures) than the others, on two cores of its own, as the
+    machine of a single run has.
+    """
+    documents = [json.loads(path.read_text()) for path in shards]
+    joined = dict(documents[0])
+    for document in documents[1:]:
+        for part in ("variants", "ratios"):
+            twice = joined[part].keys() & document[part].keys()
+            if twice:
+                raise ValueError(f"{name}: {min(twice)!r} is in two shards: run them on other cells")
+            joined[part] |= document[part]
+    joined["machine"] += f"; {len(documents)} shards side by side, each on two cores of its own"
+    joined["command"] = f"make bench NAME={name}, in shards: " + "; ".join(
+        sorted({document["command"].partition(f"NAME={name}")[2].strip() for document in documents})
+    )
+    path = DIRECTORY / f"{name}.json"
+    path.write_text(json.dumps(joined, indent=2) + "\n")
     make_page()
     return path
 
