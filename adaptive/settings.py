@@ -17,8 +17,10 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
+from adaptive.kafka_settings import KafkaSettings
 
-class Settings(BaseSettings):
+
+class Settings(KafkaSettings):
     """Every tunable of the service; derived values are properties."""
 
     model_config = SettingsConfigDict(
@@ -33,7 +35,9 @@ class Settings(BaseSettings):
     home: Path = Field(
         Path(".adaptive"), description="State directory: models, log, store, database, MLflow."
     )
-    log_url: str | None = Field(None, description="sqlite:///path; default: in home.")
+    log_url: str | None = Field(
+        None, description="sqlite:///path or kafka://host:port,host:port; default: in home."
+    )
     store_url: str | None = Field(None, description="file:///path or s3://bucket/prefix; default: in home.")
     database_url: str | None = Field(None, description="SQLAlchemy URL of the controller; default: in home.")
     tracking_url: str | None = Field(

@@ -80,12 +80,17 @@ class TopicAdmin(Protocol):
 
 
 def topic_specs(
-    *, retention_seconds: float = _WEEK * _DAY, partitions: int = _FEW, max_message_bytes: int = 8 << 20
+    *,
+    retention_seconds: float = _WEEK * _DAY,
+    retention_bytes: int = _TRACE_BYTES,
+    partitions: int = _FEW,
+    max_message_bytes: int = 8 << 20,
 ) -> tuple[TopicSpec, ...]:
     """Every topic of the contracts and its dead-letter topic.
 
     Args:
         retention_seconds: Age at which traces and what derives from them go.
+        retention_bytes: Of traces and what derives from them, per partition.
         partitions: Of the topics keyed by tenant that all learners share; others need few.
         max_message_bytes: Largest record.
     """
@@ -98,7 +103,7 @@ def topic_specs(
                 name,
                 compacted=compacted,
                 retention_seconds=_DAY if compacted else kept,
-                retention_bytes=_TRACE_BYTES if name in _BULKY else _OTHER_BYTES,
+                retention_bytes=retention_bytes if name in _BULKY else _OTHER_BYTES,
                 partitions=partitions if name in _BULKY else min(partitions, _FEW),
                 max_message_bytes=max_message_bytes,
             )

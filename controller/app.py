@@ -61,7 +61,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
         print(f"admin key (kept in {settings.home / 'admin_key'}): {key}", flush=True)  # noqa: T201  for the operator
     database = Database(settings.resolved_database_url)
     database.migrate()
-    transport = open_transport(settings.resolved_log_url)
+    transport = open_transport(settings.resolved_log_url, kafka=settings)
     metrics = Metrics()
     metrics.registry.register(DatabaseCollector(database, clock))
     relay = RelayWorker(database, transport, metrics)

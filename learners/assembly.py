@@ -65,7 +65,7 @@ def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[]
     drafter = load_drafter(target_directory, turbo_directory, faster_precision())
     config = drafter.head.config
     store = TensorStore(settings.resolved_store_url)
-    transport = open_transport(settings.resolved_log_url)
+    transport = open_transport(settings.resolved_log_url, kafka=settings)
     ledger = Ledger(paths.ledger)
     replay = Replay(paths.replay)
     tenants = CompactedView(transport, TOPIC_TENANT_CHANGED, TenantChanged)
@@ -164,7 +164,7 @@ def run_again(settings: Settings, manifest: Manifest, directory: Path, progress:
         target_sha256=drafter.target_sha256,
         turbo_sha256=drafter.turbo_sha256,
     )
-    transport = open_transport(settings.resolved_log_url)
+    transport = open_transport(settings.resolved_log_url, kafka=settings)
     try:
         return rerun(
             manifest,

@@ -44,6 +44,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
     yield check_disk(settings.home)
     yield check_model(settings)
     yield check_turbo(settings)
+    yield check_log(settings)
     yield check_port("endpoint", settings.host, settings.endpoint_port, "--endpoint-port")
     yield check_port("control", settings.host, settings.control_port, "--control-port")
 
@@ -138,6 +139,36 @@ def check_model(settings: Settings) -> Check:
             "model", f"{directory} is damaged: {defect}", f"run 'adaptive models prepare {settings.model}'"
         )
     return Check("model", f"{directory}, checksums right")
+
+
+def check_log(settings: Settings) -> Check:
+    """The log can be reached and has its topics; the embedded one is made when it is needed."""
+    from collectors.provision import (  # noqa: PLC0415  what the other checks do without
+        is_kafka,
+        open_topic_admin,
+        specified_topics,
+    )
+    from collectors.transport import TransportError  # noqa: PLC0415
+
+    url = settings.resolved_log_url
+    try:
+        with open_topic_admin(settings) as admin:
+            states = admin.describe(specified_topics(settings))
+    except TransportError as error:
+        return Check(
+            "log", f"{url} cannot be used ({error})", "see --log-url and the ADAPTIVE_KAFKA_* settings"
+        )
+    missing = [state.name for state in states if not state.partitions]
+    if missing and is_kafka(settings):
+        return Check(
+            "log",
+            f"{url} lacks {len(missing)} of {len(states)} topics, {missing[0]} first",
+            "run 'adaptive topics create' ('adaptive up' does it by itself)",
+        )
+    differing = [state.name for state in states if state.partitions and state.differences]
+    if differing:
+        return Check("log", f"{url}; {len(differing)} topics differ, see 'adaptive topics describe'")
+    return Check("log", f"{url}, {'made when needed' if missing else 'topics as specified'}")
 
 
 def check_turbo(settings: Settings) -> Check:

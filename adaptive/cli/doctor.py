@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command to an application."""
-    app.command()(with_settings("home", "host", "endpoint_port", "control_port", "model", "turbo")(doctor))
+    app.command()(with_settings("home", "host", "endpoint_port", "control_port", "model", "turbo", "log_url")(doctor))
 
 
 def doctor(settings: Settings) -> None:
-    """Check packages, model, ports, state directory and disk; exit code 1 if anything is wrong."""
+    """Check packages, model, ports, state directory, disk and log; exit code 1 if anything is wrong."""
     from adaptive.cli.checks import run_checks  # noqa: PLC0415  commands load what they need
 
     problems = 0

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adaptive.cli import doctor, drafters, models, roles, tenants
+from adaptive.cli import doctor, drafters, models, roles, tenants, topics
 
 app = typer.Typer(
     name="adaptive",
@@ -38,4 +38,5 @@ roles.register(app)
 app.add_typer(models.app)
 app.add_typer(tenants.app)
 app.add_typer(drafters.app)
+app.add_typer(topics.app)
 doctor.register(app)

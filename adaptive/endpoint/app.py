@@ -57,6 +57,7 @@ def run(settings: Settings, vllm_flags: Sequence[str] = ()) -> None:
     """
     environment.preload_openmp()
     environment.set_defaults()
+    environment.pass_on_secrets(settings)
     log.configure("endpoint")
     identity = identify(settings)
     arguments = vllm_arguments(settings, identity, vllm_flags)
@@ -116,7 +117,7 @@ async def _serve(settings: Settings, identity: Identity, parsed: Any) -> None:
             settings,
             AsyncEngine(client, asyncio.get_running_loop()),
             directory,
-            lambda: open_transport(settings.resolved_log_url),
+            lambda: open_transport(settings.resolved_log_url, kafka=settings),
             engine_id=f"{settings.host}:{settings.endpoint_port}",
             target_sha256=identity.target_sha256,
             turbo_sha256=identity.turbo_sha256,

@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from adaptive.kafka_settings import KafkaSettings
+from adaptive.settings import Settings
+from adaptive.up.environment import child_environment, variable
+
 _REMOVED: Final = (
     "VLLM_API_KEY",  # keys are the tenants' own, and vLLM never sees them
     "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",  # no answer text in logs
@@ -27,6 +31,18 @@ def set_defaults() -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+
+
+def pass_on_secrets(settings: Settings) -> None:
+    """Let the engine process reach the log as this one does.
+
+    It is told everything else on its command line, which every user of the machine can read.
+    """
+    chosen = settings.model_fields_set & KafkaSettings.model_fields.keys()
+    kept = child_environment(settings)
+    for name in (variable(Settings, field) for field in chosen):
+        if name in kept:
+            os.environ[name] = kept[name]
 
 
 def preload_openmp() -> None:

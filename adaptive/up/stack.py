@@ -105,6 +105,7 @@ class Stack:
                 self.admin_key, self.admin_key_is_new = ensure_admin_key(self._settings)
             except AdminKeyError as error:
                 raise StackError(str(error)) from error
+            self._make_topics()
             for role in self._roles:
                 _check_port(self._settings.host, role)
             if self._prepares_model:
@@ -121,6 +122,22 @@ class Stack:
         except BaseException:
             self.stop()
             raise
+
+    def _make_topics(self) -> None:
+        """Make what is missing in a Kafka cluster; the embedded log makes its topics itself."""
+        from collectors.provision import is_kafka, make_topics  # noqa: PLC0415  the composition root
+        from collectors.transport import TransportError  # noqa: PLC0415
+
+        if not is_kafka(self._settings):
+            return
+        self._progress("preparing topics")
+        try:
+            make_topics(self._settings)
+        except TransportError as error:
+            raise StackError(
+                f"the log's topics cannot be made: {error}; make them with `adaptive topics create` under a "
+                "user that may, then start again"
+            ) from error
 
     def stop(self) -> None:
         """Drain every role, then kill whatever is left of any. Idempotent."""

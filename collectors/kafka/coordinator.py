@@ -18,6 +18,8 @@ class SteadyCoordinator(ConsumerCoordinator):  # type: ignore[misc]  # untyped
     its session keeps its place. tests/integration/collectors pins both.
     """
 
+    _join_task: Any
+
     async def _do_join_and_sync_async(self) -> Any:
         assignment = await super()._do_join_and_sync_async()
         self._answered = self._generation

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from typer.testing import Result
 
-SECRETS = {"admin_key", "internal_key"}
+SECRETS = {"admin_key", "internal_key", "kafka_key_password", "kafka_password"}
 ROLES = ("up", "serve", "learn", "control", "demo")
 
 

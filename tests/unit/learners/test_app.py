@@ -34,7 +34,6 @@ def test_one_learner_is_not_refused(tmp_path: Path, learners: int | None) -> Non
 
 
 def test_the_help_promises_no_more_than_there_is() -> None:
-    """The descriptions that --help shows offer neither more learners nor a log that cannot be opened."""
+    """The description that --help shows offers no more learners."""
     fields = Settings.model_fields
     assert "not supported yet" in (fields["learners"].description or "")
-    assert "kafka" not in (fields["log_url"].description or "")
