@@ -215,7 +215,7 @@ class DraftChoice:
         return self.gain(request_id, costs, most_drafted=most_drafted) > costs.rate * costs.draft_pass
 
     def gain(self, request_id: str, costs: Costs, *, most_drafted: int) -> float:
-        """What one token more of the model is expected to add, less the cost of verifying it; 0 at the cap."""
+        """What one token more of the model is expected to add, net of verifying it; 0 at the cap."""
         tracked = self._requests[request_id]
         drafts = tracked.drafts
         if not drafts or len(drafts) >= most_drafted:

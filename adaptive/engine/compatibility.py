@@ -259,3 +259,23 @@ def correct_cpu_sampling() -> None:
     if cpu_triton_utils._expand_kernel_impl is not sampling.expand:  # noqa: SLF001
         check([EXPAND_KERNEL])
         cpu_triton_utils._expand_kernel_impl = sampling.expand  # noqa: SLF001
+
+
+REBIND_KERNELS: Final = Symbol("vllm.triton_utils.dispatcher", "_rebind_kernels", ("overrides",))
+
+
+def tolerate_foreign_modules() -> None:
+    """Let vLLM's scan of all loaded modules pass over objects whose `__dict__` is not a dictionary.
+
+    It looks for kernels to override in every module's attributes and calls `vars` on them. llvmlite (numba,
+    and so the n-gram index) has an object that answers to any name, `__dict__` too.
+    """
+    from vllm.triton_utils import dispatcher  # noqa: PLC0415
+
+    check([REBIND_KERNELS])
+
+    def instance_dict(value: Any) -> Any:
+        found = vars(value)
+        return found if hasattr(found, "get") and not callable(found) else {}
+
+    dispatcher.vars = instance_dict  # shadows the builtin there

@@ -21,3 +21,5 @@ class SourcedDraftTokenIds(DraftTokenIds):
     drafter_off: bool = False
     """Whether the next step skips the drafter's first pass for requests that decode: what that step computes
     leaves a gap in their drafter KV cache, so its blocks must not enter the prefix cache."""
+    given_up: list[str] = dataclasses.field(default_factory=list)
+    """Requests that stay without speculation until they end: their gap is never closed."""

@@ -136,8 +136,13 @@ class Gaps:
                 rewrites.append(self._close(request_id, row))
         return rewrites
 
+    def room(self, request_id: str) -> int:
+        """Positions that a request's gap may still grow by."""
+        gap = self._gaps.get(request_id)
+        return self._limit - (gap.rows if gap is not None else 0)
+
     def forget(self, request_id: str) -> None:
-        """The request ended."""
+        """The request ended, or never drafts again."""
         self._gaps.pop(request_id, None)
 
     def _close(self, request_id: str, row: int) -> Rewrite:

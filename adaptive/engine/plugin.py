@@ -12,3 +12,4 @@ def register() -> None:
     for architecture in ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"):
         ModelRegistry.register_model(architecture, "adaptive.engine.draft:AdaptiveEagle3LlamaForCausalLM")
     compatibility.correct_cpu_sampling()
+    compatibility.tolerate_foreign_modules()

@@ -1,7 +1,8 @@
-"""The V1 EAGLE-3 proposer, with adapters routed per request and the drafts' confidences kept."""
+"""The V1 EAGLE-3 proposer, with adapters routed per request and as many passes as pay."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,33 +17,38 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from adaptive.engine.draft import AdaptiveEagle3LlamaForCausalLM
+    from adaptive.engine.speculation import DraftingStep
 
 _LOG_ODDS_LIMIT = 20.0
+
+
+class _EnoughDraftedError(Exception):
+    """Ends vLLM's drafting loop: no request of the batch wants another pass."""
 
 
 class AdaptiveProposer(EagleProposer):
     """Drafts greedily with turbo or an adapter, row by row."""
 
     model: AdaptiveEagle3LlamaForCausalLM
+    _step: DraftingStep | None = None
 
-    def prepare(self, slots: tuple[int, ...]) -> None:
-        """Set the slot of each request, in batch order, for the next `propose`."""
+    def prepare(self, slots: tuple[int, ...], step: DraftingStep | None = None) -> None:
+        """Set each request's slot, in batch order, for the next `propose`, and who decides on its passes."""
         self._slots = slots
-        self._confidences: list[torch.Tensor] = []
-
-    def confidences(self) -> list[list[float]]:
-        """Top log-odds per request and drafted position of the last `propose`."""
-        if not self._confidences:
-            return [[] for _ in self._slots]
-        rows: list[list[float]] = torch.stack(self._confidences, dim=1).tolist()
-        return rows
+        self._step = step
+        self.pass_seconds: list[float] = []
+        """Of each pass of the last `propose`, the decisions before it included."""
 
     def propose(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Draft, then leave no routing behind."""
+        """Draft, then leave no routing behind; the drafts are with the step, if there is one."""
+        self._pass_started = time.perf_counter()
         try:
-            return super().propose(*args, **kwargs)
+            drafts = super().propose(*args, **kwargs)
+        except _EnoughDraftedError:
+            drafts = self.arange.new_empty((len(self._slots), 0))
         finally:
             self._route(None)
+        return drafts
 
     def rewrite(
         self,
@@ -99,7 +105,13 @@ class AdaptiveProposer(EagleProposer):
         return result
 
     def _update_positions_dependent_metadata(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Later passes: one row per request."""
+        """Later passes: one row per request, while any wants one.
+
+        vLLM calls this first in each later pass, and keeps nothing across passes that an end here would leave
+        half done.
+        """
+        if self._step is not None and not self._step.another():
+            raise _EnoughDraftedError
         self._route(self.arange[: len(self._slots)])
         return super()._update_positions_dependent_metadata(*args, **kwargs)
 
@@ -120,5 +132,14 @@ class AdaptiveProposer(EagleProposer):
         top, draft_ids = logits.max(dim=-1)
         log_probability = top - logits.logsumexp(dim=-1)
         log_odds = log_probability - torch.log(-torch.expm1(log_probability))
-        self._confidences.append(log_odds.clamp(-_LOG_ODDS_LIMIT, _LOG_ODDS_LIMIT))
-        return self.model.to_target_ids(draft_ids), None
+        ids = self.model.to_target_ids(draft_ids)
+        if self._step is not None:
+            self._note(self._step, ids, log_odds.clamp(-_LOG_ODDS_LIMIT, _LOG_ODDS_LIMIT))
+        return ids, None
+
+    def _note(self, step: DraftingStep, ids: torch.Tensor, log_odds: torch.Tensor) -> None:
+        """Hand a pass's drafts to the step."""
+        now = time.perf_counter()
+        (step.add if self.pass_seconds else step.first)(ids.tolist(), log_odds.tolist())
+        self.pass_seconds.append(now - self._pass_started)
+        self._pass_started = now

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from adaptive.engine.adapters import AdapterBuffers
     from adaptive.engine.capture import TracePublisher
     from adaptive.engine.config import EngineConfig
+    from adaptive.engine.speculation import Drafted, Speculation
     from adaptive.speculator.config import SpeculatorConfig
 
 MAX_PAUSES: Final = 1000
@@ -47,6 +48,8 @@ class ActiveRequest:
     drafted_by: tuple[Arm, int]
     """Arm and version of the drafts that the next step verifies."""
     confidences: list[float] = dataclasses.field(default_factory=list)
+    early: bool = False
+    """Whether more drafts could have been made for the next step, which would not have paid."""
     features: bool = False
     """Whether its feature rows are kept."""
 
@@ -59,15 +62,16 @@ class EngineState:
         config: EngineConfig,
         buffers: AdapterBuffers,
         speculator: SpeculatorConfig,
-        lookahead: int,
+        speculation: Speculation,
         publisher: TracePublisher | None,
     ) -> None:
         self.config = config
+        self.speculation = speculation
         self.buffers = buffers
-        self.lookahead = lookahead
+        self.lookahead = speculation.most
         self.publisher = publisher
         self.slots = SlotTable(buffers.slots, config.slot_residence_seconds)
-        self.counters = Counters(lookahead)
+        self.counters = Counters(speculation.most)
         self.staged = StagedAdapters(speculator, buffers.rank, config.target_sha256, config.turbo_sha256)
         self.requests: dict[str, ActiveRequest] = {}
         self.pauses: deque[float] = deque(maxlen=MAX_PAUSES)
@@ -80,7 +84,7 @@ class EngineState:
         """Admit a request: fix its slot and version, and start recording it where its tenant consented."""
         if request_id in self.requests:  # resumed after a preemption: it keeps its slot
             return
-        plan = RequestPlan.from_extra_args(params.extra_args)
+        plan = RequestPlan.of(params)
         slot, version = self.slots.acquire(plan.tenant) if plan.arm is Arm.ADAPTER else (TURBO_SLOT, 0)
         arm = Arm.TURBO if plan.arm is Arm.ADAPTER and slot == TURBO_SLOT else plan.arm
         recorder = None
@@ -102,7 +106,7 @@ class EngineState:
                 self._fingerprints,
                 stop_ids.__contains__,
             )
-        self.requests[request_id] = ActiveRequest(
+        request = self.requests[request_id] = ActiveRequest(
             plan,
             arm,
             slot,
@@ -112,6 +116,7 @@ class EngineState:
             drafted_by=(arm, version),
             features=recorder is not None and plan.features and self._may_keep_features(),
         )
+        self.speculation.begin(request_id, request, prompt_ids, params.temperature)
         self.counters.of(plan.tenant, arm, version).requests += 1
 
     def finish(self, request_id: str) -> None:
@@ -120,6 +125,7 @@ class EngineState:
         if request is None:
             return
         self.slots.release(request.slot)
+        self.speculation.end(request_id, request)
         if request.recorder is not None:
             self._publish(request.recorder.cut(finished=True))
 
@@ -127,11 +133,19 @@ class EngineState:
         """The requests of a batch, in its order."""
         return [self.requests[request_id] for request_id in request_ids]
 
-    def drafted(self, batch: Sequence[ActiveRequest], confidences: Sequence[list[float]]) -> None:
+    def drafted(self, batch: Sequence[ActiveRequest], drafts: Sequence[Drafted]) -> None:
         """Note who made the drafts that the next step verifies."""
-        for request, values in zip(batch, confidences, strict=True):
+        for request, made in zip(batch, drafts, strict=True):
+            request.drafted_by = (made.arm, made.version)
+            request.confidences = made.confidences
+            request.early = made.early
+
+    def withdraw(self, batch: Sequence[ActiveRequest]) -> None:
+        """The next step verifies nothing."""
+        for request in batch:
             request.drafted_by = (request.arm, request.version)
-            request.confidences = values
+            request.confidences = []
+            request.early = False
 
     def record(
         self,
@@ -141,6 +155,9 @@ class EngineState:
         made_by: tuple[Arm, int],
         confidences: Sequence[float],
         seconds: float,
+        *,
+        early: bool = False,
+        context: int = 0,
     ) -> None:
         """Count one request's step and note it in its trace.
 
@@ -151,14 +168,18 @@ class EngineState:
             made_by: arm and version that drafted.
             confidences: log-odds per drafted position.
             seconds: the request's share of the step's wall time.
+            early: whether drafting stopped early.
+            context: tokens before the step.
         """
         totals = self.counters.of(request.plan.tenant, *made_by)
         totals.engine_seconds += seconds
         totals.emitted += len(emitted)
         if not emitted:
             return
+        if request.lookahead:
+            self.counters.looked_ahead(totals, len(drafted))
         if drafted:
-            self.counters.verify_step(totals, len(drafted), len(emitted) - 1)
+            self.counters.verify_step(totals, len(drafted), len(emitted) - 1, early=early, context=context)
         if request.recorder is not None:
             if request.recorder.full:
                 # Cut before the next step, not after the last: a finished request always has a last segment.
@@ -233,6 +254,7 @@ class EngineState:
         for request in self.requests.values():
             if request.plan.tenant == tenant:
                 request.plan = dataclasses.replace(request.plan, tenant="", learn=False, share=False)
+        self.speculation.forget(tenant)
         dropped["counters"] = self.counters.forget(tenant)
         return dropped
 
@@ -282,13 +304,14 @@ class EngineState:
             self.buffers.weight[slot] = weight
 
     def _move(self, tenant: str) -> None:
-        for request in self.requests.values():
+        for request_id, request in self.requests.items():
             if request.plan.tenant != tenant or request.plan.arm is not Arm.ADAPTER:
                 continue
             old = request.slot
             request.slot, request.version = self.slots.acquire(tenant, moved=True)
             request.arm = Arm.ADAPTER if request.slot != TURBO_SLOT else Arm.TURBO
             self.slots.release(old)
+            self.speculation.begin(request_id, request, (), 0.0)
 
     def info(self) -> dict[str, Any]:
         """Slots, counters, pauses and capture statistics as plain values."""
@@ -311,6 +334,7 @@ class EngineState:
             "requests": len(self.requests),
             "pauses_ms": list(self.pauses),
             "capture": statistics,
+            **self.speculation.info(),
         }
 
 

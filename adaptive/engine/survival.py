@@ -44,6 +44,16 @@ class Draft:
 
 Row = tuple[float, ...]
 
+WIDTHS: Final = {
+    Judge.TURBO: 8,
+    Judge.ADAPTER: 8,
+    Judge.AHEAD_TURBO: 5,
+    Judge.AHEAD_ADAPTER: 5,
+    Judge.COPY_FIRST: 15,
+    Judge.COPY_LATER: 15,
+}
+"""Features of each fit."""
+
 
 def drafted(log_odds: float, position: int, temperature: float) -> Row:
     """Features of a token that the model drafted.
@@ -54,12 +64,14 @@ def drafted(log_odds: float, position: int, temperature: float) -> Row:
         temperature: Of the request's sampling; 0 is greedy.
     """
     warm = min(temperature, _TEMPERATURE_LIMIT)
+    later = position > 0
     return (
         1.0,
         log_odds,
         max(log_odds - 1.0, 0.0),
         max(log_odds - 4.0, 0.0),
-        float(position > 0),
+        float(later),
+        log_odds if later else 0.0,
         warm,
         warm * log_odds,
     )
@@ -79,30 +91,35 @@ def ahead(log_odds: float, position: int, gap: int, temperature: float) -> Row:
 
 
 def copied(candidate: Candidate, first: Draft | None, temperature: float) -> list[tuple[Judge, Row]]:
-    """Per copied token of a candidate its fit and features (the model's own `first` token is left out)."""
+    """Per copied token of a candidate its fit and features (the model's own `first` token is left out).
+
+    What the model thinks of the copy's first token is its confidence where it drafted the same one, and its
+    confidence in another where it did not.
+    """
     warm = min(temperature, _TEMPERATURE_LIMIT)
-    lead = int(candidate.after_first)
-    confidence = 0.0
+    lead = candidate.after_first
+    agrees = disagrees = False
+    log_odds = 0.0
     if first is not None and not lead:
-        # What the model thinks of the copy's first token: its own, or (by its confidence) not that one.
         agrees = candidate.tokens[0] == first.token
-        confidence = max(first.log_odds, -2.0) + 3.0 if agrees else -(max(first.log_odds, -2.0) + 3.0)
+        disagrees = not agrees
+        log_odds = first.log_odds
+    history = candidate.source is Source.HISTORY
+    fixed = (
+        float(history),
+        float(candidate.source is Source.PREDICTION),
+        math.log2(candidate.count),
+        1.0 - candidate.agreement,
+        float(agrees),
+        log_odds if agrees else 0.0,
+        log_odds if disagrees else 0.0,
+        float(first is None),
+        float(lead),
+        warm,
+    )
     rows: list[tuple[Judge, Row]] = []
     for index, share in enumerate(candidate.shares):
         length = math.log2(1 + candidate.match_length + index)
-        row = (
-            1.0,
-            length,
-            float(candidate.source is Source.HISTORY),
-            float(candidate.source is Source.PREDICTION),
-            math.log2(candidate.count),
-            1.0 - share,
-            1.0 - candidate.agreement,
-            max(confidence, 0.0),
-            max(-confidence, 0.0),
-            float(first is None),
-            warm,
-            float(lead),
-        )
-        rows.append((Judge.COPY_LATER if index else Judge.COPY_FIRST, row))
+        own = (1.0, length, length if history else 0.0, length if disagrees else 0.0, 1.0 - share)
+        rows.append((Judge.COPY_LATER if index else Judge.COPY_FIRST, own + fixed))
     return rows

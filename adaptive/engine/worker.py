@@ -7,7 +7,7 @@ take time (reading a file) only start work in the background.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 import vllm.v1.worker.cpu_worker as vllm_cpu_worker
@@ -15,13 +15,21 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 
 from adaptive import log
 from adaptive.engine import compatibility
+from adaptive.engine.calibration import Calibration, Priors
 from adaptive.engine.capture import TracePublisher
+from adaptive.engine.choice import DraftChoice
 from adaptive.engine.config import EngineConfig
+from adaptive.engine.ngram import NgramDrafter
+from adaptive.engine.profile import profile
 from adaptive.engine.runner import AdaptiveCPUModelRunner
 from adaptive.engine.slots import NoFreeSlotError
+from adaptive.engine.speculation import Speculation
 from adaptive.engine.state import EngineState
 from adaptive.speculator.adapter import AdapterError
 from adaptive.speculator.config import SpeculatorConfig
+
+PRIORS: Final = Path(__file__).with_name("priors.json")
+"""The calibrations that every tenant starts from."""
 
 
 class AdaptiveCPUWorker(CPUWorker):
@@ -56,7 +64,12 @@ class AdaptiveCPUWorker(CPUWorker):
             config,
             buffers,
             SpeculatorConfig.from_directory(Path(speculative.draft_model_config.model)),
-            speculative.num_speculative_tokens,
+            Speculation(
+                config,
+                speculative.num_speculative_tokens,
+                profile(self.model_runner),
+                DraftChoice(NgramDrafter(), Calibration(Priors.load(PRIORS))),
+            ),
             TracePublisher(config, config.capture) if config.capture is not None else None,
         )
         return times

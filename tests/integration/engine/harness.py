@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 RANK = 32
 LOOKAHEAD = 4
+MOST_LOOKAHEAD = 8
 MAX_BATCHED_TOKENS = 96
 """Small, so that prompts of the tests are prefilled in chunks."""
 
@@ -91,7 +92,7 @@ class Engine:
             speculative_config={
                 "method": "eagle3",
                 "model": str(turbo),
-                "num_speculative_tokens": LOOKAHEAD,
+                "num_speculative_tokens": MOST_LOOKAHEAD,
             },
             worker_cls="adaptive.engine.worker.AdaptiveCPUWorker",
             scheduler_cls="adaptive.engine.scheduler.AdaptiveScheduler",

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm import SamplingParams
 
 from adaptive.contracts import Arm, ArmCounters
+from adaptive.engine import calibration
 from adaptive.engine.adapters import AdapterBuffers
+from adaptive.engine.choice import DraftChoice
 from adaptive.engine.config import EngineConfig
+from adaptive.engine.cost import CostModel
+from adaptive.engine.ngram import NgramDrafter
 from adaptive.engine.request import RequestPlan
+from adaptive.engine.speculation import Speculation
 from adaptive.engine.state import EngineState
 from tests.unit.engine.conftest import RANK, TARGET, TURBO
 
@@ -21,6 +27,8 @@ if TYPE_CHECKING:
     from tests.unit.engine.conftest import AdapterFiles
 
 SLOTS = 3
+LOOKAHEAD = 4
+PRIORS = Path(calibration.__file__).with_name("priors.json")
 EOS = 2
 
 
@@ -57,6 +65,19 @@ class Publisher:
         return {"published": len(self.segments)}
 
 
+def costs(token_seconds: float = 0.001) -> CostModel:
+    """A step takes 0.1 s and `token_seconds` a token more; the first pass 0.01 s, each later one 0.005 s."""
+    return CostModel(
+        {1: 0.1, 101: 0.1 + 100 * token_seconds}, {1: 0.01, 100: 0.01}, {1: 0.005, 100: 0.005}, 1e-9
+    )
+
+
+def speculation(config: EngineConfig, most: int = LOOKAHEAD, token_seconds: float = 0.001) -> Speculation:
+    """What decides in an engine with these costs."""
+    choice = DraftChoice(NgramDrafter(), calibration.Calibration(calibration.Priors.load(PRIORS)))
+    return Speculation(config, most, costs(token_seconds), choice)
+
+
 class Harness:
     """An engine state, its publisher and the files it is given."""
 
@@ -64,7 +85,7 @@ class Harness:
         config = EngineConfig(
             slots=SLOTS,
             rank=RANK,
-            lookahead=4,
+            lookahead=LOOKAHEAD,
             target_sha256=TARGET,
             turbo_sha256=TURBO,
             tokenizer_sha256="tokenizer",
@@ -79,7 +100,7 @@ class Harness:
         }
         self.buffers = AdapterBuffers(shapes, SLOTS, RANK, torch.float32)
         self.publisher = Publisher()
-        self.state = EngineState(config, self.buffers, speculator, 4, self.publisher)  # type: ignore[arg-type]  # a stub
+        self.state = EngineState(config, self.buffers, speculator, speculation(config), self.publisher)  # type: ignore[arg-type]  # a stub
         self._adapter_file = adapter_file
 
     def begin(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from vllm.v1.spec_decode.eagle import EagleProposer
 
 from adaptive.engine.adapters import AdapterBuffers
 from adaptive.engine.draft import AdaptiveEagle3LlamaForCausalLM
 from adaptive.engine.proposer import AdaptiveProposer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 class Draft(torch.nn.Module):
@@ -52,33 +57,83 @@ def test_without_a_mapping_draft_ids_are_target_ids() -> None:
     assert AdaptiveEagle3LlamaForCausalLM.to_target_ids(model, ids) is ids  # type: ignore[arg-type]  # a stand-in
 
 
-def test_confidences_are_top_log_odds_per_request_and_position(proposer: AdaptiveProposer) -> None:
-    """log(p / (1 - p)) of the most likely draft token, rows per request, columns in draft order."""
-    proposer.prepare((0, 1))
-    logits = [
-        torch.tensor([[0.0, 5.0, 1.0], [3.0, 0.0, 1.0]]),
-        torch.tensor([[0.0, 0.1, 0.2], [9.0, 0.0, 1.0]]),
-    ]
-    for step in logits:
-        proposer._sample_draft_tokens(step, None)
-    top = torch.stack([step.softmax(-1).max(-1).values for step in logits], dim=1)
-    expected = torch.log(top / (1 - top))
-    torch.testing.assert_close(torch.tensor(proposer.confidences()), expected, rtol=1e-4, atol=1e-4)
+class Step:
+    """Decides as it is told and keeps what the passes drafted."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.tokens: list[Sequence[int]] = []
+        self.log_odds: list[Sequence[float]] = []
+
+    def first(self, tokens: Sequence[int], log_odds: Sequence[float]) -> None:
+        """Keep the first pass's drafts."""
+        assert not self.tokens
+        self.add(tokens, log_odds)
+
+    def add(self, tokens: Sequence[int], log_odds: Sequence[float]) -> None:
+        """Keep a later pass's."""
+        self.tokens.append(tokens)
+        self.log_odds.append(log_odds)
+
+    def another(self) -> bool:
+        """Whether fewer than the wanted number of passes have run."""
+        return len(self.tokens) < self.wanted
+
+
+@pytest.fixture
+def drafting(proposer: AdaptiveProposer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Step], torch.Tensor]:
+    """Run vLLM's loop, made up, of five passes over two rows for a step."""
+    passes = [torch.tensor([[0.0, 5.0, 1.0], [3.0, 0.0, 1.0]]) + 0.1 * number for number in range(5)]
+
+    def propose(one: AdaptiveProposer) -> torch.Tensor:
+        one._pass_started = 0.0
+        ids = [one._sample_draft_tokens(passes[0], None)[0]]
+        for logits in passes[1:]:
+            one._update_positions_dependent_metadata()
+            ids.append(one._sample_draft_tokens(logits, None)[0])
+        return torch.stack(ids, dim=1)
+
+    monkeypatch.setattr(EagleProposer, "propose", propose)
+    monkeypatch.setattr(EagleProposer, "_update_positions_dependent_metadata", lambda *_: None)
+    proposer.arange = torch.arange(8)
+
+    def run(step: Step) -> torch.Tensor:
+        proposer.prepare((0, 0), step)  # type: ignore[arg-type]  # a stand-in
+        return proposer.propose()
+
+    return run
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 5])
+def test_passes_stop_when_no_row_wants_another(
+    proposer: AdaptiveProposer, drafting: Callable[[Step], torch.Tensor], wanted: int
+) -> None:
+    """The loop really ends: no pass more is run, and the next step may run all again."""
+    step = Step(wanted)
+    drafting(step)
+    assert len(step.tokens) == len(proposer.pass_seconds) == wanted
+    full = Step(5)
+    assert drafting(full).shape == (2, 5)
+    assert full.tokens[0] == [21, 10]
+
+
+def test_confidences_are_top_log_odds(drafting: Callable[[Step], torch.Tensor]) -> None:
+    """log(p / (1 - p)) of the most likely draft token, per row."""
+    step = Step(1)
+    drafting(step)
+    top = torch.tensor([[0.0, 5.0, 1.0], [3.0, 0.0, 1.0]]).softmax(-1).max(-1).values
+    torch.testing.assert_close(
+        torch.tensor(step.log_odds[0]), torch.log(top / (1 - top)), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_certain_drafts_have_finite_confidence(proposer: AdaptiveProposer) -> None:
     """A probability of one would have infinite log-odds; traces carry at most 20."""
-    proposer.prepare((0,))
+    step = Step(1)
+    proposer.prepare((0,), step)  # type: ignore[arg-type]  # a stand-in
+    proposer._pass_started = 0.0
     proposer._sample_draft_tokens(torch.tensor([[1000.0, 0.0, 0.0]]), None)
-    assert proposer.confidences() == [[20.0]]
-
-
-def test_nothing_drafted_means_no_confidences(proposer: AdaptiveProposer) -> None:
-    """A step without a drafter pass leaves an empty list per request, not the last step's values."""
-    proposer.prepare((0,))
-    proposer._sample_draft_tokens(torch.tensor([[1.0, 0.0, 0.0]]), None)
-    proposer.prepare((0, 0))
-    assert proposer.confidences() == [[], []]
+    assert step.log_odds == [[20.0]]
 
 
 def test_rows_are_routed_to_their_slots(proposer: AdaptiveProposer) -> None:

@@ -200,3 +200,17 @@ def test_segments_do_not_share_their_lists() -> None:
     made.step(Arm.TURBO, 0, [1], [21], [0.0])
     made.rows(rows(1, 1))
     assert (first.record.output_ids, len(first.record.steps), positions(first)) == ([20], 1, [0.0])
+
+
+def test_row_bytes_are_those_held() -> None:
+    """What a recorder holds of features is known, and gone when they are handed over or forgotten."""
+    made = recorder()
+    assert made.row_bytes == 0
+    made.rows(rows(0, 3))
+    made.rows(rows(1, 5))
+    assert made.row_bytes == 6 * 4 * (6 + 2)
+    assert len(positions(made.cut(finished=False))) == 6
+    assert made.row_bytes == 0
+    made.rows(rows(6, 2))
+    made.forget_rows()
+    assert (made.row_bytes, made.cut(finished=True).rows) == (0, ())

@@ -11,9 +11,11 @@ import torch
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
 from adaptive.contracts import Arm
+from adaptive.engine.gaps import Gaps
 from adaptive.engine.proposer import AdaptiveProposer
 from adaptive.engine.request import RequestPlan
 from adaptive.engine.runner import AdaptiveCPUModelRunner
+from adaptive.engine.skipping import FirstPasses
 from tests.unit.engine.harness import Harness
 
 if TYPE_CHECKING:
@@ -35,6 +37,24 @@ class Vllm:
         self.emitted = [[9], [9]]
         self.drawn: dict[int, float] = {}
         self.error: Exception | None = None
+        self.scheduler_output: Any = None
+        self.arguments = (None, None, None, [torch.zeros(16, 2)], None, None, None)
+        """Of the drafter: sampling metadata to slot mappings, the features among them."""
+        self.first_passes = 0
+
+    def propose_draft_token_ids(self, runner: Any) -> torch.Tensor:
+        """The drafter's passes: as many as the step wants."""
+        self.first_passes += 1
+        step, columns = runner.drafter._step, DRAFTS.T.tolist()
+        if step is None:
+            runner.draft_token_ids_cpu.copy_(DRAFTS)
+            return DRAFTS
+        step.first(columns[0], [1.0] * len(REQUESTS))
+        for column in columns[1:]:
+            if not step.another():
+                break
+            step.add(column, [1.0] * len(REQUESTS))
+        return torch.empty((len(REQUESTS), 0))
 
     def sample_tokens(self, runner: Any, _grammar_output: Any) -> Any:
         """Draw from every row's generator, draft, keep the books."""
@@ -44,8 +64,10 @@ class Vllm:
             runner._draft_token_ids = torch.zeros(1, dtype=torch.int32).expand(len(REQUESTS), LOOKAHEAD)
             runner.draft_token_ids_cpu.zero_()
         else:
-            runner._draft_token_ids = runner.propose_draft_token_ids(None)
-            runner.draft_token_ids_cpu.copy_(runner._draft_token_ids)
+            padded = [row + [-1] * (LOOKAHEAD + 1 - len(row)) for row in self.emitted]
+            runner._draft_token_ids = runner.propose_draft_token_ids(
+                self.scheduler_output, torch.tensor(padded), *self.arguments
+            )
         runner._draft_token_req_ids = list(REQUESTS)
         runner._bookkeeping_sync()
         return SimpleNamespace(
@@ -68,9 +90,9 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Vllm:
     made = Vllm()
     monkeypatch.setattr(CPUModelRunner, "sample_tokens", lambda *both: made.sample_tokens(*both))  # noqa: PLW0108  binds the runner
     monkeypatch.setattr(CPUModelRunner, "_bookkeeping_sync", lambda one: made.bookkeeping_sync(one))  # noqa: PLW0108  same
-    monkeypatch.setattr(CPUModelRunner, "propose_draft_token_ids", lambda *_: DRAFTS)
-    monkeypatch.setattr(AdaptiveProposer, "prepare", lambda *_: None)
-    monkeypatch.setattr(AdaptiveProposer, "confidences", lambda _: [[1.0] * LOOKAHEAD] * len(REQUESTS))
+    monkeypatch.setattr(
+        CPUModelRunner, "propose_draft_token_ids", lambda one, *_: made.propose_draft_token_ids(one)
+    )
     return made
 
 
@@ -79,7 +101,7 @@ def harness(speculator: SpeculatorConfig, adapter_file: AdapterFiles) -> Harness
     """An engine state with two requests of turbo's in flight, both recorded."""
     made = Harness(speculator, adapter_file)
     for request_id in REQUESTS:
-        made.begin(request_id, plan=RequestPlan(tenant="acme", arm=Arm.TURBO, learn=True))
+        made.begin(request_id, plan=RequestPlan(tenant="acme", arm=Arm.TURBO, learn=True, fixed=True))
     return made
 
 
@@ -98,7 +120,11 @@ def runner(harness: Harness) -> Any:
         generators={row: torch.Generator().manual_seed(row) for row in range(len(REQUESTS))},
     )
     made.discard_request_mask = SimpleNamespace(np=np.zeros(len(REQUESTS), dtype=bool))
-    made._step_started = 0.0
+    made.requests = {name: SimpleNamespace(num_prompt_tokens=3) for name in REQUESTS}
+    made._positions = dict.fromkeys(REQUESTS, 3)
+    made._given_up = []
+    made._first_passes = FirstPasses(Gaps(16))
+    made._step_started = made._step_ended = made._execute_seconds = 0.0
     return made
 
 
@@ -110,14 +136,14 @@ def step(runner: Any, vllm: Vllm) -> Callable[..., list[list[int]]]:
     def run(emitted: list[list[int]]) -> list[list[int]]:
         nonlocal scheduled
         vllm.emitted = emitted
-        runner.execute_model_state = SimpleNamespace(
-            scheduler_output=SimpleNamespace(
-                scheduled_spec_decode_tokens=dict(zip(REQUESTS, scheduled, strict=True)),
-                num_scheduled_tokens={
-                    name: 1 + len(drafts) for name, drafts in zip(REQUESTS, scheduled, strict=True)
-                },
-            )
+        vllm.scheduler_output = SimpleNamespace(
+            scheduled_spec_decode_tokens=dict(zip(REQUESTS, scheduled, strict=True)),
+            num_scheduled_tokens={
+                name: 1 + len(drafts) for name, drafts in zip(REQUESTS, scheduled, strict=True)
+            },
+            total_num_scheduled_tokens=sum(1 + len(drafts) for drafts in scheduled),
         )
+        runner.execute_model_state = SimpleNamespace(scheduler_output=vllm.scheduler_output)
         runner.sample_tokens(None)
         scheduled = runner.take_draft_token_ids().draft_token_ids
         return scheduled

@@ -10,6 +10,7 @@ import torch
 from adaptive.contracts import Arm
 from adaptive.engine.request import RequestPlan
 from adaptive.engine.slots import NoFreeSlotError
+from adaptive.engine.speculation import Drafted
 from adaptive.engine.state import MAX_PAUSES, feature_rows
 from adaptive.speculator.adapter import AdapterError
 from tests.unit.engine.conftest import TARGET, TURBO
@@ -130,10 +131,10 @@ def test_drafts_in_flight_are_credited_to_who_made_them(harness: Harness) -> Non
     harness.begin("1", plan=RequestPlan(tenant="acme", arm=Arm.ADAPTER, learn=True))
     request = harness.state.requests["1"]
     harness.step("1", [], [9])
-    harness.state.drafted([request], [[1.0, 0.5]])
+    harness.state.drafted([request], [Drafted([20, 21], Arm.ADAPTER, 1, [1.0, 0.5], early=True)])
     harness.put("acme", 2, move=True)
     harness.step("1", [20, 21], [20, 30])
-    harness.state.drafted([request], [[3.0]])
+    harness.state.drafted([request], [Drafted([40], Arm.ADAPTER, 2, [3.0], early=False)])
     harness.step("1", [40], [50])
     assert harness.counted("acme", Arm.ADAPTER, 1).accepted == 1
     assert harness.counted("acme", Arm.ADAPTER, 2).drafted == 1
