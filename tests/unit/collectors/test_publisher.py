@@ -5,8 +5,10 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from adaptive import contracts
@@ -14,6 +16,7 @@ from adaptive.contracts import TOPIC_ENGINE_TELEMETRY, TOPIC_TRACE_RECORDED
 from collectors.features import FeatureMeta
 from collectors.publisher import Publisher
 from collectors.safetensors import TensorData
+from collectors.sampling import Sampler
 from collectors.store import StoreUnavailableError, TensorStore
 from collectors.transport import OutgoingRecord, TransportUnavailableError, UnknownTopicError
 
@@ -421,3 +424,101 @@ def test_close_ends_in_time(
     assert publisher.statistics().dropped + publisher.statistics().published == 40
     assert publisher.statistics().queue_depth == 0
     assert publisher.statistics().queue_bytes == 0
+
+
+def test_traces_that_wait_together_share_an_object(log: FakeLog, store: FaultyStore) -> None:
+    """What lingers in the queue goes into few objects; a flush does not wait for company."""
+    publisher = Publisher(lambda: log, store, 1 << 20, linger=60.0)
+    for number in range(20):
+        publisher.publish_trace(trace(number), TENSORS, META)
+    time.sleep(0.05)
+    assert log.records == []
+    assert publisher.flush(5)
+    references = [record.features for record in log.traces() if record.features]
+    assert [reference.first_row for reference in references] == list(range(0, 40, 2))
+    assert {reference.object_rows for reference in references} == {40}
+    statistics = publisher.statistics()
+    publisher.close()
+    assert (statistics.features.stored, statistics.features.objects) == (20, 1)
+    assert statistics.features.bytes == references[0].bytes
+
+
+def test_a_store_that_stays_away_costs_features_only(log: FakeLog, store: FaultyStore) -> None:
+    """After its patience the publisher saves the traces; all are counted, and later ones are whole again."""
+    store.away = True
+    publisher = Publisher(
+        lambda: log,
+        store,
+        1 << 20,
+        first_wait=0.005,
+        most_wait=0.02,
+        store_patience=0.1,
+    )
+    for number in range(20):
+        publisher.publish_trace(trace(number), TENSORS, META)
+    until(lambda: len(log.records) == 20)
+    assert all(record.features is None for record in log.traces())
+    store.away = False
+    time.sleep(0.03)
+    publisher.publish_trace(trace(20), TENSORS, META)
+    assert publisher.flush(5)
+    statistics = publisher.statistics()
+    publisher.close()
+    assert log.traces()[-1].features is not None
+    assert (statistics.published, statistics.dropped) == (21, 0)
+    assert (statistics.features.stored, statistics.features.lost) == (1, 20)
+
+
+def test_a_tenants_traces_can_be_taken_back(log: FakeLog, start: Callable[..., Publisher]) -> None:
+    """Whether they wait in the queue or for a log that is away, a tenant's traces go nowhere; others do."""
+    log.away = True
+    publisher = start()
+    tenants = ("acme", "other")
+    for number in range(20):
+        publisher.publish_trace(msgspec.structs.replace(trace(number), tenant=tenants[number % 2]))
+        if number == 9:
+            until(lambda: publisher.statistics().errors > 1)  # these are on their way
+    assert publisher.drop_tenant("acme") == 10
+    log.away = False
+    assert publisher.flush(5)
+    assert {record.tenant for record in log.traces()} == {"other"}
+    statistics = publisher.statistics()
+    assert (statistics.published, statistics.dropped, statistics.queue_bytes) == (10, 10, 0)
+    publisher.publish_trace(trace(20))
+    assert publisher.flush(5)
+    assert log.traces()[-1].tenant == "acme"
+
+
+def test_the_budget_holds_with_a_sampler(log: FakeLog, store: FaultyStore) -> None:
+    """Features beyond the budget stay behind, their traces arrive, and the statistics say both."""
+    publisher = Publisher(lambda: log, store, 1 << 20, sampler=Sampler(1000.0))
+    for number in range(100):
+        publisher.publish_trace(trace(number), TENSORS, META)
+    assert publisher.flush(5)
+    sampling = publisher.sampling()
+    statistics = publisher.statistics()
+    publisher.close()
+    assert sampling.features_cut > 90
+    assert (statistics.published, statistics.features.stored) == (100, 100 - sampling.features_cut)
+
+
+def test_a_stalled_log_bounds_the_memory(log: FakeLog, store: FaultyStore) -> None:
+    """With a log that takes nothing, a process grows by its queue and little more, whatever is published."""
+    log.may_go.clear()
+    publisher = Publisher(lambda: log, store, 8 << 20)
+    step = contracts.VerifyStep(contracts.Arm.TURBO, 0, 0, [1, 2, 3, 4], 2, [0.5, 0.25, 0.125, 1.0])
+    steps = [step] * 40
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(20_000):
+            publisher.publish_trace(msgspec.structs.replace(trace(number), steps=steps))
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    statistics = publisher.statistics()
+    log.may_go.set()
+    publisher.close(5)
+    assert 7 << 20 < statistics.queue_bytes <= 8 << 20
+    assert statistics.dropped + statistics.queue_depth == 20_000
+    assert (after - before) < 1.1 * (8 << 20)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 import torch
+from safetensors.torch import load
 
 from learners.features import Assembler, LeftOutError, digest_of
 from learners.testing import HIDDEN, LAYERS, TinyModels, TinyTenant, as_data
 
 if TYPE_CHECKING:
+    from adaptive.contracts import TraceRecord
     from collectors.store import TensorStore
 
 
@@ -117,3 +119,89 @@ def test_features_of_other_layers_are_left_out(models: TinyModels, store: Tensor
     """A drafter can only learn from the layers that it reads."""
     with pytest.raises(LeftOutError, match="mismatched_features"):
         Assembler(store, (0, 1, 5), HIDDEN, None).assemble(TinyTenant(models, store, "acme").request())
+
+
+def shared(models: TinyModels, store: TensorStore, count: int) -> tuple[list[TraceRecord], list[TraceRecord]]:
+    """Requests with an object each, and the same requests with one object for all."""
+    tenant = TinyTenant(models, store, "acme")
+    own = [tenant.request()[0] for _ in range(count)]
+    parts = [load(store.get(one.features.uri, one.features.sha256)) for one in own if one.features]
+    joined = {
+        name: as_data(torch.cat([part[name] for part in parts])) for name in ("features", "last_hidden")
+    }
+    stored = store.put("acme", "features/shared", joined)
+    rows = sum(len(part["features"]) for part in parts)
+    together, row = [], 0
+    for one in own:
+        assert one.features is not None
+        reference = msgspec.structs.replace(
+            one.features,
+            uri=stored.uri,
+            sha256=stored.sha256,
+            bytes=stored.bytes,
+            first_row=row,
+            object_rows=rows,
+        )
+        together.append(msgspec.structs.replace(one, features=reference))
+        row += one.features.rows
+    return own, together
+
+
+def test_requests_find_their_rows_in_a_shared_object(
+    models: TinyModels, store: TensorStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row range of a shared object is what an object of its own was, and the object is read once."""
+    own, together = shared(models, store, 4)
+    alone = Assembler(store, LAYERS, HIDDEN, None)
+    expected = [alone.assemble([one]) for one in own]
+    reads: list[str] = []
+    real = type(store).get
+
+    def counted(self: TensorStore, uri: str, sha256: str) -> bytes:
+        reads.append(uri)
+        return real(self, uri, sha256)
+
+    monkeypatch.setattr(type(store), "get", counted)
+    assembler = Assembler(store, LAYERS, HIDDEN, None)
+    for one, sequence in zip(together, expected, strict=True):
+        found = assembler.assemble([one])
+        assert torch.equal(found.features, sequence.features)
+        assert torch.equal(found.last_hidden, sequence.last_hidden)
+    assert len(reads) == 1
+    assembler.release()
+    assembler.assemble([together[0]])
+    assert len(reads) == 2
+
+
+@pytest.mark.parametrize(
+    "change", [{"first_row": 10_000}, {"first_row": -1}, {"object_rows": 5}, {"rows": 0}]
+)
+def test_a_range_outside_its_object_is_corrupt(
+    models: TinyModels, store: TensorStore, change: dict[str, int]
+) -> None:
+    """A claim check that does not fit the object never gives somebody else's rows."""
+    _, (record, _) = shared(models, store, 2)
+    assert record.features is not None
+    bad = msgspec.structs.replace(
+        record,
+        features=msgspec.structs.replace(record.features, **change),
+    )
+    with pytest.raises(LeftOutError, match="corrupt_features"):
+        Assembler(store, LAYERS, HIDDEN, None).assemble([bad])
+
+
+def test_damage_of_a_shared_object_is_recomputed_and_counted(models: TinyModels, store: TensorStore) -> None:
+    """Where the target can be run again, every request of a lost object is, and the reason is kept."""
+    own, together = shared(models, store, 3)
+    expected = [Assembler(store, LAYERS, HIDDEN, None).assemble([one]) for one in own]
+    rows = {len(one.token_ids): one for one in expected}
+    store.delete_tenant("acme")
+
+    def recompute(token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        like = rows[len(token_ids)]
+        return torch.ones_like(like.features), torch.ones_like(like.last_hidden)
+
+    assembler = Assembler(store, LAYERS, HIDDEN, recompute)
+    for one in together:
+        assert assembler.assemble([one]).queries
+    assert assembler.recomputed == {"missing_features": 3}
