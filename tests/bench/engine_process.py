@@ -78,6 +78,13 @@ class EngineProcess:
         )
         return answer
 
+    def answers(
+        self, prompts: list[list[dict[str, str]]], max_tokens: int
+    ) -> list[tuple[list[int], list[float]]]:
+        """Greedy answers, each with the gap between its two best logits at every position."""
+        found: list[tuple[list[int], list[float]]] = self._ask({"answers": prompts, "max_tokens": max_tokens})
+        return found
+
     def close(self) -> None:
         """End the engine."""
         self._out.close()
@@ -136,6 +143,21 @@ def _generate(llm: Any, message: dict[str, Any]) -> dict[str, float]:
     }
 
 
+def _answers(llm: Any, message: dict[str, Any]) -> list[tuple[list[int], list[float]]]:
+    from vllm import SamplingParams  # noqa: PLC0415
+
+    params = SamplingParams(temperature=0.0, max_tokens=message["max_tokens"], logprobs=2)
+    outputs = llm.chat(message["answers"], params, use_tqdm=False)
+    answers = []
+    for output in outputs:
+        completion = output.outputs[0]
+        best = [
+            sorted((one.logprob for one in found.values()), reverse=True) for found in completion.logprobs
+        ]
+        answers.append((list(completion.token_ids), [first - second for first, second, *_ in best]))
+    return answers
+
+
 def main() -> None:
     """The engine's side."""
     requests, answers = os.fdopen(int(sys.argv[1])), os.fdopen(int(sys.argv[2]), "w")
@@ -152,6 +174,8 @@ def main() -> None:
         message = json.loads(line)
         if "rpc" in message:
             answer(llm.collective_rpc(message["rpc"], args=tuple(message["args"]))[0])
+        elif "answers" in message:
+            answer(_answers(llm, message))
         else:
             answer(_generate(llm, message))
 
