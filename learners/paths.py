@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -36,6 +37,10 @@ class LearnerPaths:
     def replay(self) -> Path:
         """Stored requests."""
         return self.root / "replay"
+
+    def replay_of(self, tenant: str) -> Path:
+        """Stored requests of one tenant; tenant ids may hold what file systems do not take."""
+        return self.replay / hashlib.sha256(tenant.encode()).hexdigest()[:16]
 
     @property
     def updates(self) -> Path:

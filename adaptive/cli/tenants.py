@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import time
+from typing import Annotated, Any, Final
 
 import typer
 
 from adaptive.cli.client import call, call_list
 from adaptive.cli.display import AsJson, drafter, print_json, print_table, print_values, when
-from adaptive.cli.errors import WRONG_USE, fail
+from adaptive.cli.errors import FAILED, WRONG_USE, fail
 from adaptive.cli.options import ADMIN_FIELDS, with_settings
 from adaptive.settings import Settings  # noqa: TC001  the signatures are evaluated
 
@@ -18,6 +19,7 @@ app = typer.Typer(
 keys = typer.Typer(name="keys", help="Make, list and revoke API keys of a tenant.", no_args_is_help=True)
 app.add_typer(keys)
 
+_POLL_SECONDS: Final = 0.5
 TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="Tenant id.")]
 
 
@@ -157,6 +159,106 @@ def patch(
         print_json(item)
     else:
         typer.echo(f"tenant {tenant} changed: {', '.join(body)}")
+
+
+@app.command()
+@with_settings(*ADMIN_FIELDS)
+def erase(
+    settings: Settings,
+    tenant: TenantId,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait until it is done.")] = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Erase a tenant and everything learnt from it; nothing brings it back."""
+    if not yes:
+        typer.confirm(f"erase tenant {tenant}: its keys, traces, features, adapters and runs?", abort=True)
+    job = call(settings, "DELETE", f"/v1/tenants/{tenant}")
+    deadline = time.monotonic() + wait
+    while job["state"] != "done" and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        job = call(settings, "GET", f"/v1/jobs/{job['id']}")
+    if as_json:
+        print_json(job)
+    else:
+        _show_erasure(job)
+    if job["state"] != "done":
+        raise typer.Exit(FAILED)
+
+
+@app.command(name="erasures")
+@with_settings(*ADMIN_FIELDS)
+def list_erasures(settings: Settings, as_json: AsJson = False) -> None:
+    """List every erasure: who asked, when, how far it is, what it waits for."""
+    items = call_list(settings, "/v1/erasures")
+    if as_json:
+        print_json(items)
+        return
+    print_table(
+        ("JOB", "TENANT", "STATE", "ASKED BY", "ASKED", "DONE", "KAFKA'S BYTES GONE BY", "WAITING"),
+        (
+            (
+                item["id"],
+                item["tenant"],
+                item["state"],
+                item["requested_by"],
+                when(item["requested_at"]),
+                when(item["finished_at"]),
+                when(item["kafka_gone_by"]),
+                item["waiting"],
+            )
+            for item in items
+        ),
+    )
+
+
+@app.command(name="check-erased")
+@with_settings("home", "log_url", "store_url", "database_url", "tracking_url", "tracking_backend_url")
+def check_erased(settings: Settings, tenant: TenantId, as_json: AsJson = False) -> None:
+    """Look for an erased tenant in every place that held its data; exit code 1 if anything is left.
+
+    Run it where the state directory is; log, store, database and MLflow are reached by their URLs.
+    """
+    from adaptive.cli.erased import prove_erased  # noqa: PLC0415  loads what it looks into
+
+    proof = prove_erased(settings, tenant)
+    erased = proof.erased
+    gone_by = erased.kafka_gone_by if erased is not None else None
+    if as_json:
+        findings = [finding._asdict() | {"passed": finding.passed} for finding in proof.findings]
+        print_json({"tenant": tenant, "passed": proof.passed, "kafka_gone_by": gone_by, "places": findings})
+    else:
+        rows = (
+            (one.place, "?" if one.left is None else one.left, "PASS" if one.passed else "FAIL", one.detail)
+            for one in proof.findings
+        )
+        print_table(("PLACE", "LEFT", "", ""), rows)
+        if erased is None:
+            typer.echo(f"FAIL: the log knows of no erasure of tenant {tenant}")
+        elif gone_by is not None:
+            typer.echo(f"Kafka's bytes are gone by {when(gone_by)}; until then no reader is given them")
+        elif proof.passed:
+            typer.echo(f"nothing of tenant {tenant} is left")
+    if not proof.passed:
+        raise typer.Exit(FAILED)
+
+
+def _show_erasure(job: dict[str, Any]) -> None:
+    done = job["state"] == "done"
+    typer.echo(f"tenant {job['tenant']} {'erased' if done else 'is being erased'} (job {job['id']})")
+    counts = dict(job["removed"])
+    for answer in job["answers"]:
+        for place, count in answer["removed"].items():
+            counts[place] = counts.get(place, 0) + count
+    for place, count in counts.items():
+        if count:
+            typer.echo(f"  {count} from {place}")
+    for name in job["retired"]:
+        typer.echo(f"  retired: {name}")
+    if job["waiting"]:
+        typer.echo(f"waiting: {job['waiting']}")
+    if job["kafka_gone_by"]:
+        typer.echo(f"Kafka's bytes are gone by {when(job['kafka_gone_by'])}")
 
 
 @keys.command(name="create")
