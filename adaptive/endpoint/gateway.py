@@ -158,7 +158,7 @@ class Gateway:
             facts = {"arm": admission.arm, "version": admission.version}
         else:
             body = request_body.prepare(body, TABLES[route[1]])
-        rewriter = ResponseRewriter(send, exchange, extra, details=self._details)
+        rewriter = ResponseRewriter(send, exchange, extra, path=route[1], details=self._details)
         await self._forward(scope, body, exchange, receive, rewriter)
         self._log.info(
             "request served",

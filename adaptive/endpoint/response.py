@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from adaptive.endpoint.errors import EndpointError
+from adaptive.endpoint.fields import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping, Sequence
@@ -24,6 +25,12 @@ _CODES: Final = {
     429: "rate_limit_exceeded",
     503: "overloaded",
 }
+_TEXT_FIELDS: Final = {
+    "/v1/chat/completions": "messages",
+    "/v1/completions": "prompt",
+    "/v1/responses": "input",
+}
+"""What holds the tokens that vLLM calls `input_tokens`."""
 _ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 """Events of the responses API that carry the whole response."""
 
@@ -37,9 +44,11 @@ class ResponseRewriter:
         exchange: Exchange,
         headers: Sequence[tuple[bytes, bytes]],
         *,
+        path: str,
         details: bool,
     ) -> None:
         self._send = send
+        self._path = path
         self._exchange = exchange
         self._headers = headers
         self._details = details
@@ -86,7 +95,7 @@ class ResponseRewriter:
         except ValueError:
             answer = None
         if self.status >= 400:
-            return normalised_error(self.status, answer, self._exchange.request_id).body()
+            return self._error(self.status, answer)
         if not isinstance(answer, dict):
             return raw
         self._complete(answer)
@@ -120,7 +129,7 @@ class ResponseRewriter:
         if isinstance(chunk.get("error"), dict) and "choices" not in chunk:
             status = chunk["error"].get("code")
             status = status if isinstance(status, int) else 500
-            return _DATA + normalised_error(status, chunk, self._exchange.request_id).body()
+            return _DATA + self._error(status, chunk)
         if chunk.get("type") in _ENDS and isinstance(chunk.get("response"), dict):
             self._complete(chunk["response"])
         elif chunk.get("usage") and chunk.get("choices") == []:
@@ -130,6 +139,9 @@ class ResponseRewriter:
         return _DATA + json.dumps(chunk, separators=(",", ":")).encode()
 
     # -- both ----------------------------------------------------------------------------------------------
+
+    def _error(self, status: int, answer: Any) -> bytes:
+        return normalised_error(status, answer, self._exchange.request_id, self._path).body()
 
     def _complete(self, answer: dict[str, Any]) -> None:
         """Add `metrics.adaptive` and the usage of a prediction to a response or its final chunk."""
@@ -144,7 +156,7 @@ class ResponseRewriter:
             answer["metrics"] = (answer.get("metrics") or {}) | {"adaptive": metrics}
 
 
-def normalised_error(status: int, answer: Any, request_id: str) -> EndpointError:
+def normalised_error(status: int, answer: Any, request_id: str, path: str) -> EndpointError:
     """The gateway's own shape for an error of vLLM's server; what went wrong inside stays inside."""
     error = answer.get("error") if isinstance(answer, dict) else None
     if not isinstance(error, dict):
@@ -156,11 +168,18 @@ def normalised_error(status: int, answer: Any, request_id: str) -> EndpointError
             code="internal_error",
             kind="server_error",
         )
-    parameter = error.get("param")
-    if isinstance(parameter, str):
-        parameter = parameter.removeprefix("body.")
+    message = str(error.get("message") or f"the request was refused with status {status}")
+    parameter = _parameter(error.get("param"), message, path)
     code = (
         "model_not_found" if (status, parameter) == (404, "model") else _CODES.get(status, "invalid_request")
     )
-    message = str(error.get("message") or f"the request was refused with status {status}")
     return EndpointError(status, message, parameter=parameter, code=code)
+
+
+def _parameter(named: Any, message: str, path: str) -> str | None:
+    """The field at fault as the client wrote it; some of vLLM's errors name it in their first word only."""
+    if isinstance(named, str):
+        named = named.removeprefix("body.")
+        return _TEXT_FIELDS.get(path, named) if named == "input_tokens" else named
+    first = message.partition(" ")[0].strip("'`\"")
+    return first if first in TABLES.get(path, ()) else None

@@ -170,6 +170,14 @@ class Server:
         content = {"content": body} if isinstance(body, bytes) else {"json": body}
         return httpx.post(self.url + path, headers=given, timeout=120, **content)
 
+    def request(self, method: str, path: str, key: str | None) -> httpx.Response:
+        """A request without a body."""
+        return httpx.request(method, self.url + path, headers=_bearer(key), timeout=60)
+
+    def process_alive(self) -> bool:
+        """Whether the engine still answers."""
+        return self.get("/health").status_code == 200
+
     def engine(self) -> dict[str, Any]:
         """`/internal/engine`."""
         key = internal_key(self.settings)

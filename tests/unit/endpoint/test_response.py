@@ -44,7 +44,8 @@ def rewritten(
         sent.append(message)
 
     async def serve() -> None:
-        rewriter = ResponseRewriter(send, made, [(b"x-ours", b"1")], details=details)
+        path = "/v1/chat/completions"
+        rewriter = ResponseRewriter(send, made, [(b"x-ours", b"1")], path=path, details=details)
         headers = [(b"content-type", kind.encode()), (b"content-length", b"999")]
         if kind == "text/event-stream":
             headers.pop()
@@ -170,6 +171,9 @@ def test_an_error_in_a_stream_takes_the_one_shape() -> None:
         (404, {"message": "no such model", "param": "model"}, "model_not_found", "model"),
         (404, {"message": "nothing here", "param": None}, "not_found", None),
         (400, {"message": "bad", "param": "body.messages.0.role"}, "invalid_request", "messages.0.role"),
+        (400, {"message": "n must be at least 1", "param": None}, "invalid_request", "n"),
+        (400, {"message": "nothing of the kind", "param": None}, "invalid_request", None),
+        (400, {"message": "too long", "param": "input_tokens"}, "invalid_request", "messages"),
         (503, {"message": "queue is full", "param": None}, "overloaded", None),
         (418, "no object", "invalid_request", None),
     ],
