@@ -77,6 +77,9 @@ class Tenant(Base):
     """Whether `learn` was ever on: then learners hold data of it."""
     retention_seconds: Mapped[float | None] = mapped_column(default=None)
     retention_bytes: Mapped[int | None] = mapped_column(BigInteger, default=None)
+    requests_per_minute: Mapped[int | None] = mapped_column(BigInteger, default=None)
+    tokens_per_minute: Mapped[int | None] = mapped_column(BigInteger, default=None)
+    concurrent_requests: Mapped[int | None] = mapped_column(BigInteger, default=None)
 
 
 class Key(Base):

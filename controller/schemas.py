@@ -13,6 +13,8 @@ ItemT = TypeVar("ItemT")
 
 TENANT_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 Share = Annotated[float, Field(ge=0, le=1, strict=True)]
+Quota = Annotated[StrictInt, Field(ge=0, le=2**53)]
+"""0 admits nothing."""
 
 
 class Request(BaseModel):
@@ -50,6 +52,11 @@ class TenantPatch(Request):
     retention_bytes: Annotated[StrictInt, Field(ge=0)] | None = Field(
         None, description="Most bytes kept of its traffic, in log and store each; null: the service's."
     )
+    requests_per_minute: Quota | None = Field(None, description="Most requests admitted; null: no limit.")
+    tokens_per_minute: Quota | None = Field(
+        None, description="Most prompt and completion tokens used; null: no limit."
+    )
+    concurrent_requests: Quota | None = Field(None, description="Most requests in flight; null: no limit.")
 
     @field_validator(
         "learn",
@@ -205,6 +212,10 @@ class TenantSummary(BaseModel):
     """How many tenants of this name were erased before it."""
     retention_seconds: float | None
     retention_bytes: int | None
+    requests_per_minute: int | None
+    """Most requests the endpoint admits; null is no limit (the same for the two below)."""
+    tokens_per_minute: int | None
+    concurrent_requests: int | None
 
 
 class TenantDetail(TenantSummary):

@@ -25,7 +25,11 @@ KEY_BYTES: Final = 32
 SHOWN_CHARACTERS: Final = 12
 """How much of a key lists show: the prefix and 48 of its 256 bits."""
 POLICY_FIELDS: Final = ("weight", "max_lookahead", "control_share", "off_share")
-ACCOUNT_FIELDS: Final = ("state", "learn", "share", "freeze", "retention_seconds", "retention_bytes")
+QUOTA_FIELDS: Final = ("requests_per_minute", "tokens_per_minute", "concurrent_requests")
+ACCOUNT_FIELDS: Final = (
+    *("state", "learn", "share", "freeze", "retention_seconds", "retention_bytes"),
+    *QUOTA_FIELDS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +212,9 @@ def announce(session: Session, tenant: Tenant, now: float) -> None:
             generation=tenant.generation,
             retention_seconds=tenant.retention_seconds,
             retention_bytes=tenant.retention_bytes,
+            requests_per_minute=tenant.requests_per_minute,
+            tokens_per_minute=tenant.tokens_per_minute,
+            concurrent_requests=tenant.concurrent_requests,
         ),
         now,
     )

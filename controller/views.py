@@ -196,6 +196,9 @@ def _summary(tenant: Tenant) -> dict[str, Any]:
         "generation": tenant.generation,
         "retention_seconds": tenant.retention_seconds,
         "retention_bytes": tenant.retention_bytes,
+        "requests_per_minute": tenant.requests_per_minute,
+        "tokens_per_minute": tenant.tokens_per_minute,
+        "concurrent_requests": tenant.concurrent_requests,
     }
 
 

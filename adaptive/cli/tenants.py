@@ -85,6 +85,7 @@ def show(settings: Settings, tenant: TenantId, as_json: AsJson = False) -> None:
             "policy": item["policy_version"],
             "lookahead": item["lookahead"],
             "weight": item["weight"],
+            "quotas": _quotas(item),
             "tau": item["tau"],
             "acceptance": item["acceptance"],
             "lift": lift and f"{lift['tau']:.3f} ({lift['tau_lower']:.3f} to {lift['tau_upper']:.3f})",
@@ -133,6 +134,10 @@ def patch(
     off_share: Annotated[float | None, typer.Option(help="Share of requests without speculation.")] = None,
     weight: Annotated[float | None, typer.Option(help="Weight of the adapter's delta, 0 to 1.")] = None,
     state: Annotated[str | None, typer.Option(help="active or suspended.")] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(help="Most requests admitted.")] = None,
+    tokens_per_minute: Annotated[int | None, typer.Option(help="Most prompt and answer tokens.")] = None,
+    concurrent_requests: Annotated[int | None, typer.Option(help="Most requests in flight.")] = None,
+    unlimited: Annotated[bool, typer.Option("--unlimited", help="Take every other quota away.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Change a tenant; what is not named stays as it is."""
@@ -147,7 +152,14 @@ def patch(
         "weight": weight,
         "state": state,
     }
-    body = {name: value for name, value in given.items() if value is not None}
+    quotas = {
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+        "concurrent_requests": concurrent_requests,
+    }
+    body = {name: value for name, value in (given | quotas).items() if value is not None}
+    if unlimited:
+        body = dict.fromkeys(quotas) | body
     if unpin:
         if pin is not None:
             fail("--pin and --unpin exclude each other", WRONG_USE)
@@ -295,3 +307,12 @@ def revoke_key(
     """Revoke a key; endpoints refuse it within seconds."""
     call(settings, "DELETE", f"/v1/tenants/{tenant}/keys/{key}")
     typer.echo(f"key {key} revoked")
+
+
+def _quotas(item: dict[str, Any]) -> str | None:
+    units = {
+        "requests_per_minute": "requests/min",
+        "tokens_per_minute": "tokens/min",
+        "concurrent_requests": "at once",
+    }
+    return ", ".join(f"{item[name]} {unit}" for name, unit in units.items() if item[name] is not None) or None

@@ -37,6 +37,13 @@ def test_the_life_of_a_tenant(adaptive: Callable[..., Result]) -> None:
     run("tenants", "patch", "acme", "--unpin")
     assert json.loads(run("tenants", "show", "acme", "--json"))["pin"] is None
 
+    run("tenants", "patch", "acme", "--requests-per-minute", "60", "--concurrent-requests", "4")
+    assert "quotas      60 requests/min, 4 at once" in run("tenants", "show", "acme")
+    run("tenants", "patch", "acme", "--unlimited", "--tokens-per-minute", "5000")
+    shown = json.loads(run("tenants", "show", "acme", "--json"))
+    quotas = ("requests_per_minute", "tokens_per_minute", "concurrent_requests")
+    assert [shown[name] for name in quotas] == [None, 5000, None]
+
     key = run("tenants", "keys", "create", "acme").strip()
     assert key.startswith("adp_")
     (listed_key,) = json.loads(run("tenants", "keys", "list", "acme", "--json"))

@@ -234,6 +234,23 @@ def test_a_patch_changes_what_it_names_and_announces_it(bench: Bench) -> None:
     assert "max_lookahead = 2" in bench.decisions()[0]["reason"]
 
 
+def test_quotas_reach_endpoints(bench: Bench) -> None:
+    """They are part of the account; 0 admits nothing, null takes a limit away, nothing else is a quota."""
+    bench.create()
+    assert bench.accounts()["acme"].requests_per_minute is None
+    quotas = {"requests_per_minute": 60, "tokens_per_minute": 0, "concurrent_requests": 4}
+    shown = bench.request("PATCH", "/v1/tenants/acme", quotas)
+    assert quotas.items() <= shown.items()
+    account = bench.accounts()["acme"]
+    assert account.requests_per_minute == 60
+    assert (account.tokens_per_minute, account.concurrent_requests) == (0, 4)
+    bench.request("PATCH", "/v1/tenants/acme", {"tokens_per_minute": None})
+    assert bench.accounts()["acme"].tokens_per_minute is None
+    for name in quotas:
+        for wrong in (-1, 1.5, True, "60"):
+            bench.request("PATCH", "/v1/tenants/acme", {name: wrong}, 422)
+
+
 def test_a_patch_that_changes_nothing_decides_nothing(bench: Bench) -> None:
     """Repeating a patch is free: no message, no decision."""
     bench.create()
