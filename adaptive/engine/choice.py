@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from adaptive.engine.ngram import NOBODY
 from adaptive.engine.survival import Draft, Judge, ahead, copied, drafted
 
 if TYPE_CHECKING:
@@ -176,6 +177,9 @@ class DraftChoice:
         """Drop what was learned of a tenant; its requests in flight are served on, and leave nothing."""
         self.drafter.forget(tenant)
         self.calibration.forget(tenant)
+        for tracked in self._requests.values():
+            if tracked.tenant == tenant:
+                tracked.tenant, tracked.chains, tracked.drafts = NOBODY, [], []
 
     def plan(
         self, request_id: str, draft: Draft | None, costs: Costs, *, most_drafted: int, most_copied: int
@@ -254,7 +258,7 @@ class DraftChoice:
         self.drafter.extend(request_id, emitted)
 
     def _learn(self, tenant: str, chain: _Chain, *, rejected: bool) -> None:
-        if chain.matched >= chain.lead:
+        if tenant != NOBODY and chain.matched >= chain.lead:
             self.calibration.observe(tenant, chain.rows, chain.matched - chain.lead, rejected=rejected)
 
     def _survivals(self, tracked: _Tracked) -> list[float]:

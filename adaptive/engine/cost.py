@@ -24,6 +24,7 @@ KNOTS: Final = (
 )
 _SCALE_RATE: Final = 0.05
 _KNOT_RATE: Final = 0.02
+_PAIR_RATE: Final = 0.1
 _CLIP: Final = math.log(1.5)
 """Most that one step is believed to be off, as a log ratio."""
 _OUTLIER: Final = 4.0
@@ -148,7 +149,7 @@ class CostModel:
         self._target.correct(tokens, ratio)
         share = self._per_pair * pairs / (self._target(tokens) + self._per_pair * pairs)
         low, high = self._pair_range
-        self._per_pair = min(max(self._per_pair * ratio ** (_KNOT_RATE * share), low), high)
+        self._per_pair = min(max(self._per_pair * ratio ** (_PAIR_RATE * share), low), high)
         self.observed += 1
 
     def observe_first_pass(self, tokens: int, seconds: float) -> None:

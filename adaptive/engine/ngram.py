@@ -18,6 +18,8 @@ from adaptive.engine.suffix import LONG, MAX_MATCH, Match, SuffixIndex
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+NOBODY: Final = ""
+"""Tenant of requests that belong to none, or no longer: nothing of them is kept."""
 _CONTEXT_KEPT: Final = MAX_MATCH
 """Prompt tokens that enter the history before an answer, so that its first tokens can be found."""
 
@@ -137,7 +139,7 @@ class NgramDrafter:
     def end(self, request_id: str, *, remember: bool = True) -> None:
         """The request ended: its answer enters its tenant's history, unless it must not be remembered."""
         request = self._requests.pop(request_id, None)
-        if request is None or not remember or not request.answer:
+        if request is None or not remember or not request.answer or request.tenant == NOBODY:
             return
         history = self._histories.get(request.tenant)
         if history is None:
@@ -154,7 +156,7 @@ class NgramDrafter:
         self._histories.pop(tenant, None)
         for request in self._requests.values():
             if request.tenant == tenant:
-                request.answer = []
+                request.tenant = NOBODY
 
     def propose(self, request_id: str, first: int | None, most: int) -> list[Candidate]:
         """Continuations of the request's text, at most one per source.

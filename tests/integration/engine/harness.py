@@ -50,6 +50,13 @@ class Counts:
         """Acceptance length."""
         return 1 + self.accepted / self.verify_steps
 
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.verify_steps + other.verify_steps,
+            self.drafted + other.drafted,
+            self.accepted + other.accepted,
+        )
+
     def __sub__(self, other: Counts) -> Counts:
         return Counts(
             self.verify_steps - other.verify_steps,
@@ -148,6 +155,15 @@ class Engine:
             if (row["tenant"], row["arm"], row.get("version", 0)) == (tenant, arm.value, version):
                 return Counts(row.get("verify_steps", 0), row.get("drafted", 0), row.get("accepted", 0))
         return Counts(0, 0, 0)
+
+    def drafters(self, tenant: str) -> dict[Arm, Counts]:
+        """The engine's counters of a tenant, per arm that drafted, versions summed."""
+        found: dict[Arm, Counts] = {}
+        for row in self.rpc("adapter_info")["counters"]:
+            if row["tenant"] == tenant and row.get("verify_steps", 0):
+                counted = Counts(row["verify_steps"], row["drafted"], row.get("accepted", 0))
+                found[Arm(row["arm"])] = found.get(Arm(row["arm"]), Counts(0, 0, 0)) + counted
+        return found
 
     def adapter_file(self, tenant: str, version: int, adapter: Adapter, **changes: str) -> Path:
         """Write an adapter file that this engine accepts (unless `changes` alter its metadata)."""

@@ -32,10 +32,10 @@ def plain(engine: Engine) -> list[list[int]]:
     return engine.generate(prompts, RequestPlan(tenant="exact", arm=Arm.OFF), max_tokens=TOKENS)
 
 
-def answers(engine: Engine, tenant: str, arm: Arm) -> list[list[int]]:
-    """Greedy answers of all prompts with one arm."""
+def answers(engine: Engine, tenant: str, arm: Arm, *, fixed: bool = True) -> list[list[int]]:
+    """Greedy answers of all prompts with one arm; `fixed`: alone, and always up to its cap."""
     prompts = [engine.prompt_ids(text) for text in PROMPTS]
-    return engine.generate(prompts, RequestPlan(tenant=tenant, arm=arm), max_tokens=TOKENS)
+    return engine.generate(prompts, RequestPlan(tenant=tenant, arm=arm, fixed=fixed), max_tokens=TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,69 @@ def test_turbo_changes_no_greedy_output(engine: Engine, plain: list[list[int]]) 
     """Greedy float32 answers with turbo are byte-identical to those without speculation."""
     assert answers(engine, "exact", Arm.TURBO) == plain
     assert engine.counts("exact", Arm.TURBO).tau > 1.5
+
+
+def test_early_stops_change_no_greedy_output(engine: Engine, plain: list[list[int]]) -> None:
+    """Drafting only as far as it pays makes fewer drafts, some stop early, and the answers are the same."""
+    before = engine.rpc("adapter_info")["counters"]
+    prompts = [engine.prompt_ids(text) for text in PROMPTS]
+    plan = RequestPlan(tenant="stop", arm=Arm.TURBO, ngram=False)
+    assert engine.generate(prompts, plan, max_tokens=TOKENS) == plain
+    (row,) = (
+        row
+        for row in engine.rpc("adapter_info")["counters"]
+        if row["tenant"] == "stop" and row not in before and row.get("verify_steps", 0)
+    )
+    assert row["early_stops"] > 10
+    assert sum(chosen > 0 for chosen in row["lookahead_chosen"]) >= 3
+
+
+def test_copies_change_no_greedy_output(engine: Engine, plain: list[list[int]]) -> None:
+    """The second time a tenant asks, its n-gram arm knows the answers, and they stay the same."""
+    for _ in range(2):
+        assert answers(engine, "copies", Arm.TURBO, fixed=False) == plain
+    drafters = engine.drafters("copies")
+    assert drafters[Arm.TURBO].accepted > 50
+    assert drafters[Arm.NGRAM].tau > 4
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_predictions_change_no_greedy_output(engine: Engine, plain: list[list[int]], right: bool) -> None:
+    """A right prediction is accepted nearly throughout, a wrong one costs drafts and nothing else."""
+    tenant = f"prediction-{right}"
+    for number, text in enumerate(PROMPTS[:4]):
+        prediction = plain[number] if right else list(reversed(plain[number]))
+        plan = RequestPlan(tenant=tenant, arm=Arm.TURBO, ngram=False, prediction=prediction)
+        assert engine.generate([engine.prompt_ids(text)], plan, max_tokens=TOKENS) == [plain[number]]
+    predicted = engine.drafters(tenant).get(Arm.PREDICTION)
+    if right:
+        assert predicted is not None
+        assert predicted.tau > 4
+    elif predicted is not None:
+        assert predicted.tau < 2
+
+
+def test_switching_speculation_in_mid_generation_changes_no_greedy_output(
+    engine: Engine, plain: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The load floor goes off and on every few steps: the same answers, and drafts in between."""
+    state = engine.worker().model_runner.state
+    assert state is not None
+
+    class Switch:
+        steps = 0
+
+        def step(self, _speedup: float) -> bool:
+            self.steps += 1
+            return self.steps // 5 % 2 == 1
+
+    before = engine.rpc("adapter_info")["floor_steps"]
+    with monkeypatch.context() as patch:
+        patch.setattr(state.speculation, "floor", Switch())
+        assert answers(engine, "switched", Arm.TURBO, fixed=False) == plain
+    engine.worker().model_runner.drafter_off = False
+    assert engine.rpc("adapter_info")["floor_steps"] - before > 10
+    assert engine.drafters("switched")[Arm.TURBO].accepted > 50
 
 
 def test_adapter_changes_no_greedy_output_and_a_random_one_lowers_acceptance(
@@ -132,14 +195,18 @@ def plain_samples(engine: Engine) -> list[list[int]]:
     return sample(engine, RequestPlan(tenant="sampled", arm=Arm.OFF), 1)
 
 
-@pytest.mark.parametrize("arm", [Arm.TURBO, Arm.ADAPTER])
+@pytest.mark.parametrize(("arm", "fixed"), [(Arm.TURBO, True), (Arm.ADAPTER, True), (Arm.ADAPTER, False)])
 def test_sampled_distribution_matches_no_speculation(
-    engine: Engine, plain_samples: list[list[int]], arm: Arm
+    engine: Engine, plain_samples: list[list[int]], arm: Arm, fixed: bool
 ) -> None:
-    """At T = 0.8 the first two tokens of 2,000 samples are distributed as without speculation."""
-    engine.commit("sampled", 1, engine.random_adapter(0.3))
-    drafted = sample(engine, RequestPlan(tenant="sampled", arm=arm), 2)
-    assert engine.counts("sampled", arm, 1 if arm is Arm.ADAPTER else 0).accepted > 100
+    """At T = 0.8 the first two tokens of 2,000 samples are distributed as without speculation.
+
+    That is so for each arm alone and with everything on: choice, early stop, copies and load floor.
+    """
+    tenant = f"sampled-{arm}-{fixed}"
+    engine.commit(tenant, 1, engine.random_adapter(0.3))
+    drafted = sample(engine, RequestPlan(tenant=tenant, arm=arm, fixed=fixed), 2)
+    assert sum(counts.accepted for counts in engine.drafters(tenant).values()) > 100
     for token in (0, 1):
         p_value = homogeneity([row[token] for row in plain_samples], [row[token] for row in drafted])
         assert p_value > 1e-3

@@ -32,7 +32,7 @@ def test_served_tau_equals_offline_walked_tau(engine: Engine, target: Path, scal
         engine.commit(tenant, 1, adapter)
     arm, version = (Arm.TURBO, 0) if adapter is None else (Arm.ADAPTER, 1)
     prompts = [engine.prompt_ids(text) for text in PROMPTS]
-    answers = engine.generate(prompts, RequestPlan(tenant=tenant, arm=arm), max_tokens=96)
+    answers = engine.generate(prompts, RequestPlan(tenant=tenant, arm=arm, fixed=True), max_tokens=96)
     served = engine.counts(tenant, arm, version)
 
     model = load_target(target)
