@@ -432,6 +432,9 @@ class Agent:
             feature_rate=capture.get("sampling", {}).get("feature_rate", 1.0),
             refused_policies={tenant: version for tenant, (version, _) in self._refused.items()},
             slot_usage=msgspec.convert(info.get("slot_usage", []), list[SlotUsage]),
+            calibration_error=info.get("calibration_error", {}),
+            steps=info.get("steps", 0),
+            floor_steps=info.get("floor_steps", 0),
         )
         self.latest = telemetry
         if self._transport is not None:
