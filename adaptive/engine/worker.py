@@ -25,6 +25,7 @@ from adaptive.engine.runner import AdaptiveCPUModelRunner
 from adaptive.engine.slots import NoFreeSlotError
 from adaptive.engine.speculation import Speculation
 from adaptive.engine.state import EngineState
+from adaptive.engine.suffix import warm_up
 from adaptive.speculator.adapter import AdapterError
 from adaptive.speculator.config import SpeculatorConfig
 
@@ -39,7 +40,7 @@ class AdaptiveCPUWorker(CPUWorker):
 
     def init_device(self) -> None:
         """Build the device environment with our runner, which the stock worker names by a module global."""
-        compatibility.check()
+        compatibility.check(members=compatibility.MEMBERS)
         stock = vllm_cpu_worker.CPUModelRunner
         vllm_cpu_worker.CPUModelRunner = AdaptiveCPUModelRunner
         try:
@@ -57,6 +58,7 @@ class AdaptiveCPUWorker(CPUWorker):
                 "pass EngineConfig.to_additional_config()"
             )
         log.configure("engine")
+        warm_up()
         speculative = self.vllm_config.speculative_config
         buffers = self.model_runner.drafter.model.adapters
         assert buffers is not None
@@ -112,8 +114,8 @@ class AdaptiveCPUWorker(CPUWorker):
         """Put a staged adapter in service.
 
         Returns:
-            {"slot", "pause_ms", "evicted"}, or {"error", "retry"} with the engine unchanged; "retry" tells whether the
-            same call may succeed later.
+            {"slot", "pause_ms", "evicted"}, or {"error", "retry"} with the engine unchanged; "retry" tells
+            whether the same call may succeed later.
         """
         try:
             return self._state.commit(tenant, version, weight, move=move, evict=evict)

@@ -104,7 +104,7 @@ def measure(
     engine: EngineProcess, arm: Arm, *, capture: bool, prompts: list[Any], concurrency: int, tokens: int
 ) -> dict[str, float]:
     """One cell: all prompts, `concurrency` at a time."""
-    plan = RequestPlan(tenant="bench", arm=arm, learn=capture, features=capture)
+    plan = RequestPlan(tenant="bench", arm=arm, learn=capture, features=capture, fixed=True)
     total: defaultdict[str, float] = defaultdict(float)
     for first in range(0, len(prompts), concurrency):
         answer = engine.generate(
