@@ -9,12 +9,15 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SUPPORTED_VERSION: Final = "0.32.0"
+_FOREIGN: Final = frozenset({"abc", "builtins", "torch", "typing"})
+"""Where bases of vLLM's classes come from that set nothing we read."""
 
 
 class IncompatibleVllmError(RuntimeError):
@@ -28,6 +31,15 @@ class Symbol:
     module: str
     name: str
     parameters: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Members:
+    """Attributes that a private class must have: in its body, set on `self` by it or a base, or as fields."""
+
+    module: str
+    name: str
+    members: tuple[str, ...]
 
 
 _RUNNER = "vllm.v1.worker.gpu_model_runner"
@@ -115,6 +127,96 @@ SYMBOLS: Final = (
     Symbol(
         "vllm.model_executor.models.llama_eagle3", "Eagle3LlamaForCausalLM.load_weights", ("self", "weights")
     ),
+    Symbol(
+        _PROPOSER,
+        "SpecDecodeBaseProposer.propose",
+        (
+            "self",
+            "num_speculative_tokens",
+            "target_token_ids",
+            "target_positions",
+            "target_hidden_states",
+            "next_token_ids",
+            "token_indices_to_sample",
+            "common_attn_metadata",
+            "sampling_metadata",
+            "mm_embed_inputs",
+            "num_rejected_tokens_gpu",
+            "slot_mappings",
+        ),
+    ),
+    Symbol(
+        _PROPOSER,
+        "SpecDecodeBaseProposer._determine_batch_execution_and_padding",
+        ("self", "num_tokens", "use_cudagraphs"),
+    ),
+    Symbol(_PROPOSER, "SpecDecodeBaseProposer._get_slot_mapping", ("self", "num_tokens", "slot_mapping")),
+    Symbol(_PROPOSER, "SpecDecodeBaseProposer._set_positions", ("self", "num_tokens", "positions")),
+    Symbol(
+        _PROPOSER,
+        "SpecDecodeBaseProposer.build_model_inputs_first_pass",
+        ("self", "num_tokens", "num_input_tokens", "mm_embed_inputs"),
+    ),
+    Symbol(
+        _PROPOSER,
+        "SpecDecodeBaseProposer.build_per_group_and_layer_attn_metadata",
+        ("self", "common_attn_metadata", "draft_index"),
+    ),
+    Symbol(
+        "vllm.model_executor.models.llama_eagle3",
+        "Eagle3LlamaForCausalLM.combine_hidden_states",
+        ("self", "hidden_states"),
+    ),
+    Symbol(
+        "vllm.forward_context",
+        "set_forward_context",
+        (
+            "attn_metadata",
+            "vllm_config",
+            "num_tokens",
+            "num_tokens_across_dp",
+            "cudagraph_runtime_mode",
+            "batch_descriptor",
+            "ubatch_slices",
+            "slot_mapping",
+            "skip_compiled",
+            "is_padding",
+        ),
+    ),
+    Symbol(_RUNNER, "GPUModelRunner._input_fits_in_drafter", ("self", "common_attn_metadata")),
+    Symbol(_RUNNER, "GPUModelRunner.take_draft_token_ids", ("self",)),
+    Symbol(_SCHEDULER, "Scheduler.schedule", ("self", "throttle_prefills")),
+    Symbol(
+        _SCHEDULER,
+        "Scheduler.update_from_output",
+        ("self", "scheduler_output", "model_runner_output"),
+    ),
+    Symbol(
+        "vllm.v1.core.kv_cache_coordinator",
+        "KVCacheCoordinator.cache_blocks",
+        ("self", "request", "num_computed_tokens"),
+    ),
+    Symbol(
+        _SCHEDULER,
+        "Scheduler.__init__",
+        (
+            "self",
+            "vllm_config",
+            "kv_cache_config",
+            "structured_output_manager",
+            "block_size",
+            "hash_block_size",
+            "mm_registry",
+            "include_finished_set",
+            "log_stats",
+        ),
+    ),
+    Symbol("vllm.v1.worker.gpu_worker", "Worker.shutdown", ("self",)),
+    Symbol(
+        "vllm.model_executor.models.llama_eagle3",
+        "Eagle3LlamaForCausalLM.__init__",
+        ("self", "vllm_config", "prefix"),
+    ),
     Symbol(_SCHEDULER, "Scheduler.add_request", ("self", "request")),
     Symbol(_SCHEDULER, "Scheduler.update_draft_token_ids", ("self", "draft_token_ids")),
     Symbol("vllm.v1.outputs", "DraftTokenIds", ("req_ids", "draft_token_ids")),
@@ -141,6 +243,103 @@ SYMBOLS: Final = (
     ),
 )
 
+MEMBERS: Final = (
+    Members(
+        _RUNNER,
+        "GPUModelRunner",
+        (
+            "_draft_token_ids",
+            "discard_request_mask",
+            "drafter",
+            "dtype",
+            "execute_model_state",
+            "input_batch",
+            "max_model_len",
+            "max_num_reqs",
+            "num_spec_tokens",
+            "requests",
+        ),
+    ),
+    Members(
+        "vllm.v1.worker.gpu_input_batch",
+        "InputBatch",
+        ("generators", "logitsprocs", "num_reqs", "req_ids", "token_ids_cpu"),
+    ),
+    Members("vllm.v1.worker.gpu_input_batch", "CachedRequestState", ("num_prompt_tokens",)),
+    Members(
+        "vllm.v1.core.sched.output",
+        "SchedulerOutput",
+        (
+            "finished_req_ids",
+            "num_scheduled_tokens",
+            "num_spec_tokens_to_schedule",
+            "scheduled_cached_reqs",
+            "scheduled_new_reqs",
+            "scheduled_spec_decode_tokens",
+            "total_num_scheduled_tokens",
+        ),
+    ),
+    Members("vllm.v1.core.sched.output", "CachedRequestData", ("req_ids", "num_computed_tokens")),
+    Members(
+        "vllm.v1.core.sched.output",
+        "NewRequestData",
+        ("req_id", "prompt_token_ids", "sampling_params", "num_computed_tokens"),
+    ),
+    Members("vllm.v1.outputs", "ModelRunnerOutput", ("req_id_to_index", "sampled_token_ids")),
+    Members(
+        "vllm.v1.attention.backend",
+        "CommonAttentionMetadata",
+        (
+            "query_start_loc",
+            "query_start_loc_cpu",
+            "seq_lens",
+            "seq_lens_cpu_upper_bound",
+            "num_reqs",
+            "num_actual_tokens",
+            "max_query_len",
+            "max_seq_len",
+            "block_table_tensor",
+            "slot_mapping",
+        ),
+    ),
+    Members(
+        _PROPOSER,
+        "SpecDecodeBaseProposer",
+        (
+            "arange",
+            "block_size",
+            "hidden_states",
+            "input_ids",
+            "max_num_tokens",
+            "model",
+            "num_speculative_tokens",
+            "vllm_config",
+        ),
+    ),
+    Members(
+        _SCHEDULER,
+        "Scheduler",
+        (
+            "connector",
+            "dynamic_sd_lookup",
+            "kv_cache_manager",
+            "max_num_running_reqs",
+            "num_spec_tokens",
+            "requests",
+            "vllm_config",
+        ),
+    ),
+    Members("vllm.v1.core.kv_cache_manager", "KVCacheManager", ("coordinator",)),
+    Members("vllm.v1.worker.cpu_worker", "CPUWorker", ("model_runner", "vllm_config")),
+    Members(
+        "vllm.model_executor.models.llama_eagle3",
+        "Eagle3LlamaForCausalLM",
+        ("config", "draft_id_to_target_id", "lm_head", "logits_processor", "model"),
+    ),
+    Members("vllm.v1.sample.logits_processor", "BUILTIN_LOGITS_PROCESSORS", ()),
+)
+"""What the engine process reads of vLLM's objects."""
+
 SERVER_SYMBOLS: Final = (
     Symbol(
         "vllm.entrypoints.launchers.app",
@@ -166,6 +365,7 @@ SERVER_SYMBOLS: Final = (
     ),
     Symbol("vllm.entrypoints.launchers.launcher", "setup_server", ("args", "reuse_port")),
     Symbol("vllm.entrypoints.launchers.utils.server_utils", "get_uvicorn_log_config", ("args",)),
+    Symbol("vllm.v1.metrics.prometheus", "get_prometheus_registry", ()),
     Symbol("vllm.v1.engine.async_llm", "AsyncLLM.shutdown", ("self", "timeout")),
     Symbol(
         "vllm.v1.engine.output_processor",
@@ -235,13 +435,42 @@ def problem(symbol: Symbol) -> str | None:
     return None
 
 
-def check(symbols: Iterable[Symbol] = SYMBOLS) -> None:
-    """Assert that every symbol is as expected.
+def missing_members(expected: Members) -> list[str]:
+    """Which of a class's members are gone."""
+    import vllm  # noqa: PLC0415
+
+    where = f"{expected.module}.{expected.name}"
+    try:
+        target = _resolve(Symbol(expected.module, expected.name, ()))
+    except (ImportError, AttributeError) as error:
+        return [f"{where} is gone in vLLM {vllm.__version__} ({error}); written for {SUPPORTED_VERSION}"]
+    gone = [member for member in expected.members if not hasattr(target, member)]
+    if gone:
+        bases = [base for base in inspect.getmro(target) if base.__module__.split(".")[0] not in _FOREIGN]
+        sources = [inspect.getsource(base) for base in bases]
+        fields = (
+            {field.name for field in dataclasses.fields(target)} if dataclasses.is_dataclass(target) else ()
+        )
+        gone = [
+            member
+            for member in gone
+            if member not in fields
+            and not any(re.search(rf"self\.{member}\b[^=\n]*=[^=]", source) for source in sources)
+        ]
+    return [
+        f"{where}.{member} is gone in vLLM {vllm.__version__}; written for {SUPPORTED_VERSION}"
+        for member in gone
+    ]
+
+
+def check(symbols: Iterable[Symbol] = SYMBOLS, members: Iterable[Members] = ()) -> None:
+    """Assert that every symbol and every member is as expected.
 
     Raises:
         IncompatibleVllmError: names each symbol that changed and the remedy.
     """
     problems = [text for symbol in symbols if (text := problem(symbol)) is not None]
+    problems += [text for expected in members for text in missing_members(expected)]
     if problems:
         raise IncompatibleVllmError(
             "the installed vLLM is not compatible with this plugin:\n  "

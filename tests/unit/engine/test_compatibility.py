@@ -14,13 +14,18 @@ import vllm
 from adaptive.engine import compatibility, sampling
 from adaptive.engine.compatibility import (
     EXPAND_KERNEL,
+    MEMBERS,
+    REBIND_KERNELS,
     SERVER_SYMBOLS,
     SYMBOLS,
     IncompatibleVllmError,
+    Members,
     Symbol,
     check,
+    missing_members,
     problem,
 )
+from tests.unit.engine import vllm_uses
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -184,3 +189,80 @@ def test_another_expand_kernel_is_not_replaced(kernels: ModuleType, monkeypatch:
     with pytest.raises(IncompatibleVllmError, match="_expand_kernel_impl takes"):
         compatibility.correct_cpu_sampling()
     assert kernels._expand_kernel_impl is changed
+
+
+LISTED = (*SYMBOLS, *SERVER_SYMBOLS, EXPAND_KERNEL, REBIND_KERNELS)
+PUBLIC = {
+    ("vllm", ""),
+    ("vllm", "ModelRegistry"),
+    ("vllm", "envs"),
+    ("vllm.utils.argparse_utils", "FlexibleArgumentParser"),
+}
+"""What vLLM documents for plugins and servers."""
+
+
+def is_listed(module: str, name: str) -> bool:
+    """Whether something imported, or a part of it, is in the compatibility module."""
+    whole = f"{module}.{name}" if name else module
+    return (module, name) in PUBLIC or any(
+        entry.module == whole or (entry.module == module and entry.name.split(".")[0] == name)
+        for entry in (*LISTED, *MEMBERS)
+    )
+
+
+def test_everything_imported_from_vllm_is_listed() -> None:
+    """An import that is added anywhere in the engine or the endpoint needs its entry."""
+    found = [
+        (ours, module, name)
+        for ours, tree in vllm_uses.modules()
+        for module, name in sorted(vllm_uses.imports(tree))
+    ]
+    assert len(found) > 15
+    assert [use for use in found if not is_listed(*use[1:])] == []
+
+
+def test_everything_overridden_or_called_in_vllms_classes_is_listed() -> None:
+    """Methods with their parameters; attributes as members of one of the class's bases."""
+    signatures = {(entry.module, entry.name) for entry in LISTED}
+    members = {(entry.module, entry.name, member) for entry in MEMBERS for member in entry.members}
+    unlisted = []
+    for found, node in vllm_uses.subclasses():
+        methods = vllm_uses.overridden(found, node)
+        read = vllm_uses.inherited(node)
+        methods |= {name for name in read if vllm_uses.is_function(found, name)}
+        for name in sorted(methods):
+            base = vllm_uses.defining(found, name)
+            # An inherited method may be listed under the subclass of vLLM's that we derive from.
+            bases = [base, *(one for one in vllm_uses.vllm_bases(found) if issubclass(one, base))]
+            if not any((one.__module__, f"{one.__qualname__}.{name}") in signatures for one in bases):
+                unlisted.append(f"{found.__name__}: {base.__module__}.{base.__qualname__}.{name}")
+        for name in sorted(read - methods):
+            bases = vllm_uses.vllm_bases(found)
+            if not any((one.__module__, one.__qualname__, name) in members for one in bases):
+                unlisted.append(f"{found.__name__}: self.{name}")
+    assert unlisted == []
+
+
+@pytest.mark.parametrize("expected", MEMBERS, ids=lambda entry: entry.name)
+def test_the_installed_vllm_has_the_members(expected: Members) -> None:
+    """Each class has the attributes that are read of it."""
+    assert missing_members(expected) == []
+
+
+class Base:
+    """Stands for a class of vLLM's that sets attributes."""
+
+    def __init__(self) -> None:
+        self.plain = 1
+        self.typed: int = 2
+
+
+def test_a_member_that_is_gone_is_named() -> None:
+    """Set on self, with a type or without, a field or in the body: all count; what is not there is named."""
+    assert missing_members(Members(HERE, "Base", ("plain", "typed"))) == []
+    assert missing_members(Members(HERE, "Drafts", ("ids",))) == []
+    assert missing_members(Members(HERE, "Runner", ("step",))) == []
+    (text,) = missing_members(Members(HERE, "Base", ("plain", "renamed")))
+    assert f"{HERE}.Base.renamed is gone in vLLM {vllm.__version__}" in text
+    with pytest.raises(IncompatibleVllmError, match=r"Base\.renamed is gone"):
+        check([], [Members(HERE, "Base", ("renamed",))])
