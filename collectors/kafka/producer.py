@@ -85,6 +85,8 @@ class Producer:
             except errors.KafkaError as error:
                 failure = failure or error
         if failure is not None:
+            # kafka-python 3.0 may never find its brokers again after they did not answer for a while.
+            self._discard(producer)
             raise translate(failure, f"append to {', '.join(sorted(partitions))}") from failure
 
     def close(self) -> None:
@@ -92,7 +94,15 @@ class Producer:
         with self._lock:
             producer, self._producer = self._producer, None
         if producer is not None:
-            producer.close(timeout=1.0)
+            _end(producer, 1.0)
+
+    def _discard(self, producer: KafkaProducer) -> None:
+        """Drop a producer that failed; the next append makes another."""
+        with self._lock:
+            if self._producer is not producer:
+                return
+            self._producer = None
+        _end(producer, 0.0)
 
     def _open(self) -> KafkaProducer:
         with self._lock:
@@ -100,3 +110,13 @@ class Producer:
                 with translated(f"reach Kafka at {', '.join(self._address.servers)}"):
                     self._producer = connect(KafkaProducer, **self._options)
             return self._producer
+
+
+def _end(producer: Any, seconds: float) -> None:
+    """Close a producer, whatever it still holds after `seconds`."""
+    try:
+        producer.close(timeout=seconds)
+    except errors.KafkaError:
+        # close() ends at its flush while the brokers are away; what it would have sent was given up already.
+        producer._sender.force_close()  # noqa: SLF001
+        producer._closed = True  # noqa: SLF001

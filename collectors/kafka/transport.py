@@ -164,7 +164,18 @@ class KafkaTransport:
                 if self._admin is None:
                     self._admin = connect(KafkaAdminClient, **self._options)
                 admin = self._admin
-            return question(admin)
+            try:
+                return question(admin)
+            except errors.KafkaError:
+                self._discard(admin)
+                raise
+
+    def _discard(self, admin: KafkaAdminClient) -> None:
+        """Drop a client that failed; the next question makes another."""
+        with self._lock:
+            if self._admin is admin:
+                self._admin = None
+        admin.close()
 
 
 @contextlib.contextmanager

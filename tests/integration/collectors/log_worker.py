@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import adaptive.log
+from collectors.consumer import TraceConsumer
 from collectors.open import open_transport
+from learners.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +43,17 @@ def consume(transport: Transport, topic: str, group: str, commit: bool) -> None:
             consumer.commit()
 
 
+def learn(transport: Transport, group: str, ledger: str) -> None:
+    """Enter traces in a learner's ledger, tell how many are there, and never commit."""
+    entered = 0
+    taken = Ledger(Path(ledger))
+    consumer = TraceConsumer(transport, group)
+    while True:
+        for each in consumer.poll(0.1, max_records=10):
+            entered += taken.enter(each.message, each.partition, each.offset)
+        tell(str(entered))
+
+
 def hold(transport: Transport, seconds: float) -> None:
     """Keep the embedded log's write lock for a while."""
     with transport._database.write():  # type: ignore[attr-defined]  # embedded log only
@@ -51,6 +65,11 @@ if __name__ == "__main__":
     adaptive.log.configure("worker")
     url, lease_seconds, task, arguments = sys.argv[1:]
     opened = open_transport(url, lease_seconds=float(lease_seconds))
-    tasks: dict[str, Callable[..., None]] = {"append": append, "consume": consume, "hold": hold}
+    tasks: dict[str, Callable[..., None]] = {
+        "append": append,
+        "consume": consume,
+        "hold": hold,
+        "learn": learn,
+    }
     tasks[task](opened, **json.loads(arguments))
     opened.close()
