@@ -115,7 +115,7 @@ class AdaptiveCPUModelRunner(CPUModelRunner):
             else:
                 self._resume_first_pass(scheduler_output, batch, *args)
                 scheduler_output.num_spec_tokens_to_schedule = step.passes
-                self.drafter.prepare(tuple(request.slot for request in batch), step)
+                self.drafter.prepare(step.slots, step)
                 super().propose_draft_token_ids(scheduler_output, *args, **kwargs)
                 made = step.finish()
                 self._observe_passes(scheduler_output, len(batch))

@@ -17,6 +17,8 @@ from adaptive.contracts import Arm
 from adaptive.engine.choice import Costs
 from adaptive.engine.lookahead import LoadFloor, Outlook, marginal_seconds
 from adaptive.engine.ngram import Source
+from adaptive.engine.preference import DrafterPreference
+from adaptive.engine.slots import TURBO_SLOT
 from adaptive.engine.survival import Draft
 
 if TYPE_CHECKING:
@@ -52,6 +54,9 @@ class _Row:
     request: ActiveRequest
     most_drafted: int
     most_copied: int
+    arm: Arm
+    version: int
+    """Of the model that drafts: the request's adapter, or turbo."""
     plan: Plan | None = None
     drafts: list[Draft] = dataclasses.field(default_factory=list)
 
@@ -91,6 +96,7 @@ class DraftingStep:
         for index, request in enumerate(batch):
             if request.lookahead > 0 and emitted[index]:
                 copies = bool(request.plan.prediction) or (config.ngram and request.plan.ngram)
+                arm, version = owner.drafter(request_ids[index], request)
                 self.rows.append(
                     _Row(
                         index,
@@ -98,6 +104,8 @@ class DraftingStep:
                         request,
                         min(request.lookahead, config.lookahead),
                         request.lookahead if copies and not request.plan.fixed else 0,
+                        arm,
+                        version,
                     )
                 )
         tenants = Counter(row.request.plan.tenant for row in self.rows)
@@ -109,6 +117,15 @@ class DraftingStep:
     def passes(self) -> int:
         """Most passes that any row may want."""
         return max((row.most_drafted for row in self.rows), default=0)
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Row of the adapter buffers that drafts, per request of the batch."""
+        slots = [request.slot for request in self._batch]
+        for row in self.rows:
+            if row.arm is not Arm.ADAPTER:
+                slots[row.index] = TURBO_SLOT
+        return tuple(slots)
 
     def _price(self, context: float) -> Costs:
         costs, rows, others = self._owner.costs, len(self._batch), len(self._batch)
@@ -133,6 +150,8 @@ class DraftingStep:
             draft = Draft(tokens[row.index], log_odds[row.index])
             row.drafts.append(draft)
             row.plan = self._plan(row, draft)
+            if row.request.arm is Arm.ADAPTER:
+                self._owner.first_drafts[row.request_id] = (row.arm is Arm.ADAPTER, draft.token)
 
     def _plan(self, row: _Row, draft: Draft | None) -> Plan:
         free = self._costs is None or row.fixed
@@ -193,8 +212,8 @@ class DraftingStep:
         kept = row.drafts[:length]
         return Drafted(
             [draft.token for draft in kept],
-            row.request.arm,
-            row.request.version,
+            row.arm,
+            row.version,
             [draft.log_odds for draft in kept],
             early=bool(row.drafts) and length < row.most_drafted,
         )
@@ -218,6 +237,9 @@ class Speculation:
         self.choice = choice
         self.outlook = Outlook(most)
         self.floor = LoadFloor()
+        self.preference = DrafterPreference()
+        self.first_drafts: dict[str, tuple[bool, int]] = {}
+        """Of requests with an adapter: whether it drafted in the last step, and the first token drafted."""
         self.no_costs = Costs([0.0] * (most + 1), 0.0, 0.0)
         self.steps = 0
         """Steps that decoded at least one request which may speculate."""
@@ -245,12 +267,22 @@ class Speculation:
 
     def end(self, request_id: str, request: ActiveRequest) -> None:
         """A request ended; its answer enters its tenant's history if its n-gram arm is on."""
+        self.first_drafts.pop(request_id, None)
         self.choice.end(request_id, remember=self.config.ngram and request.plan.ngram)
 
     def forget(self, tenant: str) -> None:
         """Drop everything of a tenant."""
         self.choice.forget(tenant)
+        self.preference.forget(tenant)
         self.outlook.forget(tenant)
+
+    def drafter(self, request_id: str, request: ActiveRequest) -> tuple[Arm, int]:
+        """Which model drafts for a request in this step: its adapter, or turbo where that is better."""
+        if request.arm is not Arm.ADAPTER or request.plan.fixed:
+            return request.arm, request.version
+        adapter = self.preference.use_adapter(request.plan.tenant, request.version)
+        self.choice.begin(request_id, request.plan.tenant, (), adapter=adapter, temperature=0.0)
+        return (Arm.ADAPTER, request.version) if adapter else (Arm.TURBO, 0)
 
     # -- steps ---------------------------------------------------------------------------------------------
 
@@ -262,8 +294,14 @@ class Speculation:
         context: float,
     ) -> DraftingStep:
         """Learn from what a step emitted and begin drafting for the next (see `DraftingStep`)."""
-        for request_id, tokens in zip(request_ids, emitted, strict=True):
+        for request, request_id, tokens in zip(batch, request_ids, emitted, strict=True):
             self.choice.verified(request_id, tokens)
+            first = self.first_drafts.pop(request_id, None)
+            if first is not None and tokens and request.arm is Arm.ADAPTER:
+                by_adapter, token = first
+                self.preference.observe(
+                    request.plan.tenant, request.version, adapter=by_adapter, confirmed=tokens[0] == token
+                )
         return DraftingStep(self, batch, request_ids, emitted, context)
 
     def without_drafter(self, step: DraftingStep) -> list[Drafted]:

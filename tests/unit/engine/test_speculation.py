@@ -201,6 +201,23 @@ def test_a_forgotten_tenant_leaves_nothing() -> None:
     assert made.arm is not Arm.NGRAM
 
 
+def test_an_adapter_that_drafts_worse_than_turbo_gives_way() -> None:
+    """Its slot is left for turbo's row, and the drafts are turbo's."""
+    bench = Bench()
+    bench.begin("1", arm=Arm.ADAPTER)
+    request = bench.requests["1"]
+    request.slot, request.version = 1, 4
+    seen = []
+    for _ in range(4001):
+        step = bench.speculation.start([request], ["1"], [[7]], 100.0)
+        step.first([7 if step.slots == (0,) else 8], [SURE])
+        (made,) = step.finish()
+        seen.append((step.slots, made.arm, made.version))
+    assert seen[0] == ((1,), Arm.ADAPTER, 4)
+    assert seen[-1] == ((0,), Arm.TURBO, 0)
+    assert set(seen) == {seen[0], seen[-1]}
+
+
 def test_the_floor_counts_and_obeys_its_switch() -> None:
     """Steps and steps without the drafter are counted; fixed requests keep the drafter on."""
 
