@@ -204,7 +204,7 @@ def test_a_forgotten_tenant_leaves_nothing() -> None:
 def test_an_adapter_that_drafts_worse_than_turbo_gives_way() -> None:
     """Its slot is left for turbo's row, and the drafts are turbo's."""
     bench = Bench()
-    bench.begin("1", arm=Arm.ADAPTER)
+    bench.begin("1", arm=Arm.ADAPTER, ngram=False)
     request = bench.requests["1"]
     request.slot, request.version = 1, 4
     seen = []
