@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -26,6 +27,7 @@ _SEGMENTS: Final = 14
 """Retention removes whole segments: one lasts this part of the retention time, which is cut by as much, so
 that a record is gone when the retention time is over."""
 _FIXED: Final = "fixed when a topic is made"
+_SPREAD_SECONDS: Final = 3.0
 
 
 class KafkaTopicAdmin:
@@ -62,16 +64,22 @@ class KafkaTopicAdmin:
             }
             with translated(f"create topics {', '.join(sorted(wanted))}"):
                 self._create(wanted)
+        before = dict(zip(specs, states, strict=True))
+        found = self.describe(specs)
         if update:
             self._update([spec for spec in specs if spec not in missing])
-        before = dict(zip(specs, states, strict=True))
+            # Brokers learn of it from their controller a moment later.
+            deadline = time.monotonic() + _SPREAD_SECONDS
+            while any(_mendable(state) for state in found) and time.monotonic() < deadline:
+                time.sleep(_SPREAD_SECONDS / 20)
+                found = self.describe(specs)
         return [
             msgspec.structs.replace(
                 state,
                 created=spec in missing,
                 updated=update and state.differences != before[spec].differences and spec not in missing,
             )
-            for spec, state in zip(specs, self.describe(specs), strict=True)
+            for spec, state in zip(specs, found, strict=True)
         ]
 
     def describe(self, specs: Sequence[TopicSpec]) -> list[TopicState]:
@@ -146,6 +154,11 @@ class KafkaTopicAdmin:
             if actual != value:
                 differences.append(f"{name} is {actual}, specified {value}")
         return TopicState(spec.name, len(partitions), differences=tuple(differences))
+
+
+def _mendable(state: TopicState) -> bool:
+    """Whether something differs that an update changes."""
+    return any(_FIXED not in difference for difference in state.differences)
 
 
 def topic_config(spec: TopicSpec, settings: KafkaSettings) -> dict[str, str]:
