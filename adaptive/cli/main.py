@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adaptive.cli import doctor, drafters, models, roles, tenants, topics
+from adaptive.cli import doctor, drafters, models, roles, tenants, topics, traces
 
 app = typer.Typer(
     name="adaptive",
@@ -38,5 +38,6 @@ roles.register(app)
 app.add_typer(models.app)
 app.add_typer(tenants.app)
 app.add_typer(drafters.app)
+app.add_typer(traces.app)
 app.add_typer(topics.app)
 doctor.register(app)

@@ -61,6 +61,27 @@ def erase(database: Database, mark: bytes, tenant: str, watermarks: Collection[W
     return deleted
 
 
+def forget(database: Database, topic: str, partition: int, offsets: Collection[int]) -> int:
+    """Delete single records of a partition; returns how many there were. Errors as `erase`."""
+    with database.read() as connection:
+        (part,) = connection.execute(
+            "SELECT part.id FROM part JOIN topic ON topic.id = part.topic_id WHERE name = ? AND number = ?",
+            (topic, partition),
+        ).fetchone()
+        sizes = {
+            offset: connection.execute(
+                "SELECT bytes FROM record WHERE part_id = ? AND offset = ?", (part, offset)
+            ).fetchone()
+            for offset in offsets
+        }
+    rows = [(offset, size[0]) for offset, size in sizes.items() if size is not None]
+    for start in range(0, len(rows), _SLICE):
+        _delete(database, part, rows[start : start + _SLICE])
+    _give_back_free_pages(database)
+    _empty_write_ahead_log(database)
+    return len(rows)
+
+
 def _erase_partition(database: Database, mark: bytes, tenant: str, watermark: Watermark) -> int:
     with database.read() as connection:
         row = connection.execute(

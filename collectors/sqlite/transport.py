@@ -143,6 +143,10 @@ class SqliteTransport:
         """Delete an erased tenant's records now; see `collectors.erasure.ErasableLog`."""
         return erasure.erase(self._database, mention(tenant), tenant, watermarks)
 
+    def forget(self, topic: str, partition: int, offsets: Collection[int]) -> int:
+        """Delete single records now; see `collectors.dead_letters.ForgettingLog`."""
+        return erasure.forget(self._database, topic, partition, offsets)
+
     def close(self) -> None:
         """Close every consumer and connection."""
         for consumer in list(self._consumers):
