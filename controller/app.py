@@ -25,6 +25,7 @@ from controller.authentication import AdminKeyMiddleware
 from controller.context import Control
 from controller.database import Database
 from controller.erasing import ErasureWorker
+from controller.learner_metrics import LearnerCollector
 from controller.measuring import MeasuringMiddleware
 from controller.metrics import DatabaseCollector, Metrics
 from controller.routes import drafters, engines, erasures, health, keys, tenants
@@ -64,6 +65,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     transport = open_transport(settings.resolved_log_url, kafka=settings)
     metrics = Metrics()
     metrics.registry.register(DatabaseCollector(database, clock))
+    metrics.registry.register(LearnerCollector(settings.home / "learner" / "status.json", clock))
     relay = RelayWorker(database, transport, metrics)
     policy = PolicyWorker(database, transport, relay, metrics, clock)
     erasure = ErasureWorker(
