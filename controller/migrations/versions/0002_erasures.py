@@ -34,12 +34,12 @@ def upgrade() -> None:
         sa.Column("derived", sa.LargeBinary(), nullable=False),
         sa.Column("acknowledged", sa.JSON(), nullable=False),
     )
-    with op.batch_alter_table("tenants") as tenants:
-        tenants.add_column(sa.Column("generation", sa.Integer(), nullable=False, server_default="0"))
-        # Whether `learn` was ever on is not known of tenants made before.
-        tenants.add_column(sa.Column("learned", sa.Boolean(), nullable=False, server_default=sa.true()))
-        tenants.add_column(sa.Column("retention_seconds", sa.Double(), nullable=True))
-        tenants.add_column(sa.Column("retention_bytes", sa.BigInteger(), nullable=True))
+    # Not in a batch: that would make the table anew, which other tables refer to.
+    op.add_column("tenants", sa.Column("generation", sa.Integer(), nullable=False, server_default="0"))
+    # Whether `learn` was ever on is not known of tenants made before.
+    op.add_column("tenants", sa.Column("learned", sa.Boolean(), nullable=False, server_default=sa.true()))
+    op.add_column("tenants", sa.Column("retention_seconds", sa.Double(), nullable=True))
+    op.add_column("tenants", sa.Column("retention_bytes", sa.BigInteger(), nullable=True))
     with op.batch_alter_table("outbox") as outbox:
         outbox.alter_column("value", existing_type=sa.LargeBinary(), nullable=True)
 
@@ -49,7 +49,6 @@ def downgrade() -> None:
     op.execute("DELETE FROM outbox WHERE value IS NULL")
     with op.batch_alter_table("outbox") as outbox:
         outbox.alter_column("value", existing_type=sa.LargeBinary(), nullable=False)
-    with op.batch_alter_table("tenants") as tenants:
-        for column in ("generation", "learned", "retention_seconds", "retention_bytes"):
-            tenants.drop_column(column)
+    for column in ("generation", "learned", "retention_seconds", "retention_bytes"):
+        op.drop_column("tenants", column)
     op.drop_table("erasures")

@@ -22,6 +22,5 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Undo `upgrade`."""
-    with op.batch_alter_table("tenants") as tenants:
-        for column in _COLUMNS:
-            tenants.drop_column(column)
+    for column in _COLUMNS:
+        op.drop_column("tenants", column)
