@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from adaptive.contracts import Arm
+from adaptive.engine.recorder import FeatureRows
 from adaptive.engine.request import RequestPlan
 from adaptive.engine.slots import NoFreeSlotError
 from adaptive.engine.speculation import Drafted
@@ -289,3 +290,45 @@ def test_info_is_plain_values(harness: Harness) -> None:
     assert info["slots"] == [{"slot": 1, "tenant": "acme", "version": 1, "weight": 0.5, "requests": 1}]
     assert info["counters"][0]["arm"] == "adapter"
     assert info["capture"] == {"published": 0}
+
+
+def test_what_the_sampler_leaves_out_is_not_recorded(harness: Harness) -> None:
+    """A request is recorded whole or not at all, and its features are kept only where both say so."""
+    plan = RequestPlan(tenant="acme", arm=Arm.TURBO, learn=True, features=True)
+    harness.begin("full", plan=plan)
+    harness.publisher.takes_features = False
+    harness.begin("bare", plan=plan)
+    harness.publisher.takes_requests = False
+    harness.begin("none", plan=plan)
+    recorded = {name: request.recorder is not None for name, request in harness.state.requests.items()}
+    featured = {name: request.features for name, request in harness.state.requests.items()}
+    assert recorded == {"full": True, "bare": True, "none": False}
+    assert featured == {"full": True, "bare": False, "none": False}
+    for name in recorded:
+        harness.step(name, [1], [1, 2])
+        harness.state.finish(name)
+    assert [segment.record.request_id for segment in harness.publisher.segments] == ["full", "bare"]
+
+
+def test_features_in_flight_are_bounded(harness: Harness) -> None:
+    """A prompt too long for the queue loses its features, not its trace; meanwhile others begin without."""
+    plan = RequestPlan(tenant="acme", arm=Arm.TURBO, learn=True, features=True)
+    harness.publisher.most_row_bytes = 1000
+    harness.begin("long", plan=plan)
+    long = harness.state.requests["long"]
+
+    def rows(start: int, count: int) -> FeatureRows:
+        return FeatureRows(start, torch.zeros(count, 24), torch.zeros(count, 8))
+
+    harness.state.keep_features(long, rows(0, 7))
+    assert long.features
+    harness.publisher.most_row_bytes = 800
+    harness.begin("next", plan=plan)
+    assert not harness.state.requests["next"].features
+    harness.state.keep_features(long, rows(7, 1))
+    assert not long.features
+    harness.begin("after", plan=plan)
+    assert harness.state.requests["after"].features
+    harness.step("long", [1], [1, 2])
+    harness.state.finish("long")
+    assert harness.publisher.segments[0].rows == ()
