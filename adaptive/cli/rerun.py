@@ -66,7 +66,8 @@ def rerun(
     with clean_errors(*errors), tempfile.TemporaryDirectory(prefix="adaptive-rerun-") as temporary:
         directory = Path(temporary)
         described = _manifest(settings, run, manifest, directory)
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        console = Console(stderr=True)
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
             task = bars.add_task("loading", total=None)
             result = run_again(
                 settings,

@@ -101,7 +101,8 @@ def opened(settings: Settings, url: str | None = None) -> Iterator[Transport]:
 def progress(description: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr while it lasts; call it with what is done and what there is (0: unknown)."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         task = bars.add_task(description, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total or None)
 
