@@ -84,6 +84,18 @@ class ErasableLog(Protocol):
             TransportUnavailableError: not everything is deleted yet: do it again.
         """
 
+    def expire(self, tenant: str, before: float, most_bytes: int | None) -> int:
+        """Delete what a tenant's own retention does not let it keep, compacted topics aside.
+
+        Args:
+            tenant: Key of its records.
+            before: Unix seconds; older records go.
+            most_bytes: Bytes kept, the newest; None: no limit.
+
+        Returns:
+            Records deleted.
+        """
+
 
 def mention(tenant: str) -> bytes:
     """How a message that names a tenant contains it: a whole msgpack string, so no longer name matches."""

@@ -15,8 +15,9 @@ from fastapi import FastAPI
 
 from adaptive import log
 from adaptive.contracts import TOPIC_POLICY_DECIDED, TOPIC_TENANT_CHANGED, PolicyDecided, TenantChanged
-from collectors.erasure import ErasedTenants
+from collectors.erasure import ErasableLog, ErasedTenants
 from collectors.open import open_transport
+from collectors.provision import open_topic_admin, specified_topics
 from collectors.state import CompactedView
 from collectors.store import TensorStore
 from controller import problems
@@ -63,6 +64,9 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     database = Database(settings.resolved_database_url)
     database.migrate()
     transport = open_transport(settings.resolved_log_url, kafka=settings)
+    if isinstance(transport, ErasableLog):  # Kafka's topics are made by `adaptive topics create`
+        with open_topic_admin(settings) as admin:
+            admin.create(specified_topics(settings), update=True)
     metrics = Metrics()
     metrics.registry.register(DatabaseCollector(database, clock))
     metrics.registry.register(LearnerCollector(settings.home / "learner" / "status.json", clock))

@@ -19,7 +19,7 @@ from collectors.consumer import MessageConsumer
 from collectors.erasure import ErasableLog, watermarks
 from controller import erasure
 from controller.erasure import Step
-from controller.models import Erasure
+from controller.models import Erasure, Tenant
 from controller.workers import GROUP, Worker
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from controller.workers import RelayWorker
 
 POLL_SECONDS: Final = 0.5
+EXPIRE_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 5.0
 """Between attempts at something that is away."""
 WATCHED: Final = sorted(
@@ -79,6 +80,7 @@ class ErasureWorker(Worker):
         self._wake = threading.Event()
         self._answers: MessageConsumer[ErasureAcknowledged] | None = None
         self._retry_at: dict[str, float] = {}
+        self._expire_at = 0.0
 
     def wake(self) -> None:
         """Say that an erasure was requested."""
@@ -98,7 +100,24 @@ class ErasureWorker(Worker):
         for erasure_id in running:
             self._proceed(erasure_id)
         self._listen()
+        self._expire()
         self._wake.wait(POLL_SECONDS)
+
+    def _expire(self) -> None:
+        """Hold tenants to their own retention, now and then; Kafka knows one per topic only."""
+        if not isinstance(self._transport, ErasableLog) or self._clock() < self._expire_at:
+            return
+        self._expire_at = self._clock() + EXPIRE_SECONDS
+        limited = Tenant.retention_seconds.is_not(None) | Tenant.retention_bytes.is_not(None)
+        with self._database.read() as session:
+            tenants = session.execute(
+                select(Tenant.id, Tenant.retention_seconds, Tenant.retention_bytes).where(limited)
+            ).all()
+        for tenant, seconds, most in tenants:
+            before = self._clock() - (self._retention_seconds if seconds is None else seconds)
+            count = self._transport.expire(tenant, before, most)
+            if count:
+                _log.info("log records deleted by a tenant's own retention", tenant=tenant, records=count)
 
     def _listen(self) -> None:
         if self._answers is None:

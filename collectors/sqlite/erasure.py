@@ -82,6 +82,27 @@ def forget(database: Database, topic: str, partition: int, offsets: Collection[i
     return len(rows)
 
 
+def expire(database: Database, tenant: str, before: float, most_bytes: int | None) -> int:
+    """Delete a tenant's records that are older than `before`, or more than `most_bytes` from the newest."""
+    with database.read() as connection:
+        rows = connection.execute(
+            "SELECT part_id, offset, bytes, timestamp FROM record WHERE key = ? AND part_id IN "
+            "(SELECT part.id FROM part JOIN topic ON topic.id = part.topic_id WHERE NOT compacted) "
+            "ORDER BY timestamp DESC, offset DESC",
+            (tenant,),
+        ).fetchall()
+    gone: dict[int, list[tuple[int, int]]] = {}
+    kept = 0
+    for part, offset, size, timestamp in rows:
+        kept += size
+        if timestamp < before or (most_bytes is not None and kept > most_bytes):
+            gone.setdefault(part, []).append((offset, size))
+    for part, found in gone.items():
+        for start in range(0, len(found), _SLICE):
+            _delete(database, part, found[start : start + _SLICE])
+    return sum(map(len, gone.values()))
+
+
 def _erase_partition(database: Database, mark: bytes, tenant: str, watermark: Watermark) -> int:
     with database.read() as connection:
         row = connection.execute(

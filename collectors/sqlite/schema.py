@@ -54,7 +54,7 @@ INSERT INTO housekeeping VALUES (1, 0);
 
 
 def create_or_check(
-    connection: sqlite3.Connection, path: Path, specs: Sequence[TopicSpec], partitions: int
+    connection: sqlite3.Connection, path: Path, specs: Sequence[TopicSpec], partitions: int, *, update: bool
 ) -> None:
     """Make the tables in an empty file and add topics that are missing; call inside a write transaction.
 
@@ -80,10 +80,12 @@ def create_or_check(
             f"{path} was written by a newer version (log schema {version}, this one reads {SCHEMA_VERSION}): "
             "update adaptive-speculator, or give this version another file (log_url)"
         )
-    _add_topics(connection, specs, partitions)
+    _add_topics(connection, specs, partitions, update)
 
 
-def _add_topics(connection: sqlite3.Connection, specs: Sequence[TopicSpec], partitions: int) -> None:
+def _add_topics(
+    connection: sqlite3.Connection, specs: Sequence[TopicSpec], partitions: int, update: bool
+) -> None:
     for spec in specs:
         row = connection.execute("SELECT id FROM topic WHERE name = ?", (spec.name,)).fetchone()
         if row is None:
@@ -95,7 +97,7 @@ def _add_topics(connection: sqlite3.Connection, specs: Sequence[TopicSpec], part
                 "INSERT INTO part (topic_id, number) VALUES (?, ?)",
                 [(topic, number) for number in range(partitions)],
             )
-        else:
+        elif update:
             connection.execute(
                 "UPDATE topic SET retention_seconds = ?, retention_bytes = ? WHERE id = ?",
                 (spec.retention_seconds, spec.retention_bytes, row[0]),

@@ -74,7 +74,9 @@ class SqliteTransport:
         self._records: Final = Records(self._database, clock)
         try:
             with self._database.write() as connection:
-                create_or_check(connection, path, topic_specs() if specs is None else specs, partitions)
+                # Whoever opens the log without saying how long it keeps records leaves that as it is.
+                wanted = topic_specs() if specs is None else specs
+                create_or_check(connection, path, wanted, partitions, update=specs is not None)
         except BaseException:
             self._database.close()
             raise
@@ -146,6 +148,10 @@ class SqliteTransport:
     def forget(self, topic: str, partition: int, offsets: Collection[int]) -> int:
         """Delete single records now; see `collectors.dead_letters.ForgettingLog`."""
         return erasure.forget(self._database, topic, partition, offsets)
+
+    def expire(self, tenant: str, before: float, most_bytes: int | None) -> int:
+        """Delete a tenant's old records; see `collectors.erasure.ErasableLog`."""
+        return erasure.expire(self._database, tenant, before, most_bytes)
 
     def close(self) -> None:
         """Close every consumer and connection."""

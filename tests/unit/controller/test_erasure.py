@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +22,9 @@ from adaptive.contracts import (
     encode,
 )
 from collectors.erasure import ErasedTenants
+from collectors.open import open_transport
 from collectors.safetensors import TensorData
+from collectors.sqlite import SqliteTransport
 from collectors.store import StoreUnavailableError, TensorStore
 from collectors.transport import TransportUnavailableError
 from controller import erasing
@@ -307,6 +310,43 @@ def test_retention_reaches_engines_and_learners(bench: Bench) -> None:
     bench.request("PATCH", "/v1/tenants/acme", {"retention_seconds": None})
     assert bench.accounts()["acme"].retention_seconds is None
     bench.request("PATCH", "/v1/tenants/acme", {"retention_seconds": 0}, 422)
+
+
+def test_a_tenants_own_retention_holds_on_the_embedded_log(bench: Bench) -> None:
+    """By bytes, the newest stay, and by age; a neighbour keeps what it has, and so does the whole log."""
+    for tenant in ("acme", "other"):
+        bench.create(tenant)
+        for number in range(5):
+            bench.transport.send(TOPIC_TRACE_RECORDED, tenant, b"%d" % number * 1000)
+
+    def left(tenant: str) -> list[bytes]:
+        reader = bench.transport.consumer([TOPIC_TRACE_RECORDED], None)
+        found = [record.value or b"" for record in reader.poll(0.0) if record.key == tenant]
+        reader.close()
+        return [value[:1] for value in found]
+
+    bench.request("PATCH", "/v1/tenants/acme", {"retention_bytes": 200})
+    work(bench)
+    assert left("acme") == [b"3", b"4"], "compressed, a record takes some 90 bytes"
+    bench.clock.now = time.time() + 7200
+    bench.request("PATCH", "/v1/tenants/acme", {"retention_seconds": 3600, "retention_bytes": None})
+    work(bench)
+    assert left("acme") == []
+    assert len(left("other")) == 5
+
+
+def test_the_settings_retention_is_the_logs_and_stays_when_others_open_it(bench: Bench) -> None:
+    """A process that opens the log without saying anything about retention changes nothing."""
+    settings = bench.settings.model_copy(update={"retention_days": 0.5, "retention_bytes": 5 << 20})
+    create_app(settings).state.control.database.close()
+    log = open_transport(settings.resolved_log_url)
+    assert isinstance(log, SqliteTransport)
+    with log._database.read() as connection:
+        row = connection.execute(
+            "SELECT retention_seconds, retention_bytes FROM topic WHERE name = ?", (TOPIC_TRACE_RECORDED,)
+        ).fetchone()
+    assert tuple(row) == (43_200.0, 5 << 20)
+    log.close()
 
 
 def test_the_erased_topic_is_read_by_everybody(bench: Bench) -> None:
