@@ -65,9 +65,12 @@ class EngineProcess:
         *,
         max_tokens: int,
         temperature: float = 0.0,
-        extra_args: dict[str, Any] | None = None,
+        extra_args: dict[str, Any] | list[dict[str, Any]] | None = None,
     ) -> dict[str, float]:
-        """Answer all prompts at once; {"tokens", "seconds", "drafts", "accepted"}."""
+        """Answer all prompts at once; {"tokens", "seconds", "drafts", "accepted"}.
+
+        `extra_args` are those of every request, or a list with each prompt's own.
+        """
         answer: dict[str, float] = self._ask(
             {
                 "prompts": prompts,
@@ -112,13 +115,19 @@ def _spec_counts(llm: Any) -> tuple[float, float]:
 def _generate(llm: Any, message: dict[str, Any]) -> dict[str, float]:
     from vllm import SamplingParams  # noqa: PLC0415
 
-    params = SamplingParams(
-        temperature=message["temperature"],
-        max_tokens=message["max_tokens"],
-        ignore_eos=True,
-        seed=0,
-        extra_args=message["extra_args"],
-    )
+    extra_args = message["extra_args"]
+    if isinstance(extra_args, dict):
+        extra_args = [extra_args] * len(message["prompts"])
+    params = [
+        SamplingParams(
+            temperature=message["temperature"],
+            max_tokens=message["max_tokens"],
+            ignore_eos=True,
+            seed=0,
+            extra_args=own,
+        )
+        for own in extra_args
+    ]
     tokenizer = llm.get_tokenizer()
     salt = uuid.uuid4().hex
     inputs = [

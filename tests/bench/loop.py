@@ -71,20 +71,20 @@ def engines(target: Path, turbo: Path, home: Path) -> dict[str, EngineProcess]:
     }
 
 
-def commit_adapter(engine: EngineProcess, turbo: Path, home: Path) -> None:
-    """Put an adapter of negligible values in service for tenant `bench`."""
+def commit_adapter(engine: EngineProcess, turbo: Path, home: Path, tenant: str = "bench") -> None:
+    """Put an adapter of negligible values in service for a tenant."""
     adapter = Adapter(AdapterConfig(rank=RANK), SpeculatorConfig.from_directory(turbo))
     for name, tensor in adapter.tensors().items():
         if name.endswith(".B"):
             tensor.copy_(1e-6 * torch.randn(tensor.shape))
-    path = home / "bench-1.safetensors"
+    path = home / f"{tenant}-1.safetensors"
     save_adapter(
-        path, adapter.tensors(), AdapterMetadata("bench", 1, RANK, "target", "turbo", "1970-01-01T00:00:00Z")
+        path, adapter.tensors(), AdapterMetadata(tenant, 1, RANK, "target", "turbo", "1970-01-01T00:00:00Z")
     )
-    engine.call("stage_adapter", "bench", 1, str(path))
-    while engine.call("staged_adapter", "bench", 1)[0] == "loading":
+    engine.call("stage_adapter", tenant, 1, str(path))
+    while engine.call("staged_adapter", tenant, 1)[0] == "loading":
         pass
-    outcome = engine.call("commit_adapter", "bench", 1, 1.0)
+    outcome = engine.call("commit_adapter", tenant, 1, 1.0)
     if "error" in outcome:
         raise RuntimeError(outcome["error"])
 

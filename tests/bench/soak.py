@@ -60,8 +60,15 @@ class Report:
     compared: int = 0
     swaps: int = 0
     memory: list[int] = dataclasses.field(default_factory=list)
+    """Bytes after each quarter."""
+
     leaks: list[str] = dataclasses.field(default_factory=list)
     usage: Counter[str] = dataclasses.field(default_factory=Counter)
+
+    @property
+    def growth(self) -> int:
+        """Bytes that memory grew by over the second half."""
+        return self.memory[-1] - self.memory[1]
 
 
 def references(count: int) -> list[Reference]:
@@ -122,7 +129,7 @@ class Soak:
             (self._oversize, 0.05),
         ]
         for number in numbers:
-            if number in (total // 2, total - 1):
+            if number in (total // 4, total // 2, 3 * total // 4, total - 1):
                 self.report.memory.append(self._service.memory())
             kind = self._chance.choices([kind for kind, _ in kinds], [share for _, share in kinds])[0]
             try:
@@ -271,7 +278,7 @@ class Soak:
             self.report.usage.update(
                 {name: row.get(name, 0) for name in ("hits", "misses", "evictions", "loads")}
             )
-        growth = self.report.memory[-1] - self.report.memory[0]
+        growth = self.report.growth
         bound = MEMORY_BOUND if requests >= WARM_REQUESTS else MEMORY_BOUND + KV_CACHE_BYTES
         if growth > bound:
             self.report.leaks.append(f"memory grew by {growth >> 20} MiB over the second half")
@@ -328,7 +335,7 @@ def main(arguments: Sequence[str]) -> Path:
         "near-ties": report.ties,
         "swaps": report.swaps,
         "leaks": len(report.leaks),
-        "memory growth over the second half, MiB": (report.memory[-1] - report.memory[0]) / (1 << 20),
+        "memory growth over the second half, MiB": report.growth / (1 << 20),
         "seconds": seconds,
     }
     return result.write(
