@@ -98,8 +98,8 @@ def compare(
             for temperature in TEMPERATURES
         },
         f"SmolLM2-135M-Instruct in bfloat16, eager, {CONCURRENCY} requests at once, {parsed.tokens} new "
-        f"tokens each, always {LOOKAHEAD} drafts per verify step, rank {RANK}, {parsed.rounds} rounds after one "
-        f"of warm-up. {notes}",
+        f"tokens each, always {LOOKAHEAD} drafts per verify step, rank {RANK}, {parsed.rounds} rounds after "
+        f"one of warm-up. {notes}",
     )
 
 
