@@ -40,7 +40,10 @@ def serve(
     settings: Settings,
     vllm_flags: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[VLLM FLAGS]", help="Any flag of `vllm serve`, passed on to its server."),
+        typer.Argument(
+            metavar="[VLLM FLAGS]",
+            help="Any flag of `vllm serve`, passed on to its server; after -- where a setting has its name.",
+        ),
     ] = None,
 ) -> None:
     """Run the endpoint: OpenAI API and engine. Takes the flags of `vllm serve` too."""
