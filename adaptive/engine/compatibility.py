@@ -504,7 +504,9 @@ def tolerate_foreign_modules() -> None:
     check([REBIND_KERNELS])
 
     def instance_dict(value: Any) -> Any:
-        found = vars(value)
-        return found if hasattr(found, "get") and not callable(found) else {}
+        try:
+            return object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            return {}
 
     dispatcher.vars = instance_dict  # shadows the builtin there

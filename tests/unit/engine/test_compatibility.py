@@ -266,3 +266,22 @@ def test_a_member_that_is_gone_is_named() -> None:
     assert f"{HERE}.Base.renamed is gone in vLLM {vllm.__version__}" in text
     with pytest.raises(IncompatibleVllmError, match=r"Base\.renamed is gone"):
         check([], [Members(HERE, "Base", ("renamed",))])
+
+
+def test_the_scan_for_kernels_passes_over_foreign_objects() -> None:
+    """An object that answers to any name (numba's way to libraries) has no attributes; others keep theirs."""
+    from vllm.triton_utils import dispatcher  # noqa: PLC0415
+
+    class Library:
+        __slots__ = ()
+
+        def __getattr__(self, name: str) -> object:
+            return object()
+
+    class Plain:
+        pass
+
+    compatibility.tolerate_foreign_modules()
+    assert dispatcher.vars(Library()) == {}
+    holder = Plain()
+    assert dispatcher.vars(holder) is holder.__dict__
