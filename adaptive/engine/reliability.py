@@ -37,7 +37,7 @@ class Reliability:
 
     @property
     def error(self) -> float:
-        """Expected calibration error: the bins' mean |predicted - happened|, weighted by outcomes; 0 if none."""
+        """Expected calibration error: mean |predicted - happened| of the bins, by outcomes; 0 if none."""
         total = sum(self._count)
         if not total:
             return 0.0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SHORT: Final = 3
-"""Shortest match in tokens: shorter ones continue wrongly too often (docs/adr/0004)."""
+"""Shortest match in tokens: shorter ones continue wrongly too often (docs/adr/0010)."""
 LONG: Final = 8
 DEPTH: Final = 16
 """Occurrences looked at, newest first."""
