@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import time
 from typing import TYPE_CHECKING, Final
 
+from adaptive.contracts import TOPIC_ENGINE_TELEMETRY
 from adaptive.kafka_settings import KafkaSettings
 from collectors.kafka.address import KafkaAddress
 from collectors.kafka.topics import KafkaTopicAdmin
+from collectors.open import open_transport
 from collectors.topics import topic_specs
 from collectors.transport import TransportError
 from deploy.kafka.broker import Broker
@@ -38,6 +41,17 @@ _numbers: Final = itertools.count()
 def quick_broker(directory: Path) -> Broker:
     """A broker with short waits, not started yet."""
     return Broker(directory, properties=QUICK, java_options=("-XX:TieredStopAtLevel=1", "-Xshare:auto"))
+
+
+def warm_up(broker: Broker) -> None:
+    """Have a group joined: the first one waits for seconds while the broker makes a topic for its offsets."""
+    with fresh_topics(broker) as url:
+        transport = open_transport(url)
+        consumer = transport.consumer([TOPIC_ENGINE_TELEMETRY], "first")
+        deadline = time.monotonic() + 60
+        while not consumer.lag():
+            assert time.monotonic() < deadline, f"no group can join in {broker.directory}"
+        transport.close()
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kafka_broker import fresh_topics, quick_broker
+from tests.kafka_broker import fresh_topics, quick_broker, warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,7 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """
     broker = quick_broker(tmp_path_factory.mktemp("kafka"))
     broker.start()
+    warm_up(broker)
     yield broker
     broker.kill()
 
