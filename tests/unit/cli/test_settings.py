@@ -61,7 +61,7 @@ def test_flags_beat_environment_beats_yaml_beats_default(
         ({}, "rank: 0\n", (), ("rank = 0", "adaptive.yaml")),
         ({}, "lerners: 2\n", (), ("unknown setting 'lerners'", "adaptive.yaml")),
         ({}, "a: [\n", (), ("adaptive.yaml is not YAML",)),
-        ({}, "", ("--lookahead", "8"), ("lookahead (8) exceeds engine_lookahead (4)",)),
+        ({}, "", ("--lookahead", "9"), ("lookahead (9) exceeds engine_lookahead (8)",)),
         ({"MLFLOW_TRACKING_URI": "http://x", "ADAPTIVE_SLOTS": "1"}, "", (), ("slots = '1'", "--slots")),
     ],
 )
