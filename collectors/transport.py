@@ -46,7 +46,10 @@ class TransportError(Exception):
 
 
 class TransportUnavailableError(TransportError):
-    """The log cannot be reached or written at the moment; nothing of the operation was kept, so retry it."""
+    """The log cannot be reached or written at the moment: retry the operation.
+
+    The embedded log kept nothing of it. Kafka may have, where only its answer was lost: readers deduplicate.
+    """
 
 
 class UnknownTopicError(TransportError):
@@ -109,7 +112,7 @@ class Transport(Protocol):
 
         Raises:
             UnknownTopicError: the topic does not exist.
-            TransportUnavailableError: the log is away, locked or full; the record was not kept.
+            TransportUnavailableError: the log is away, locked or full; the record was not acknowledged.
         """
 
     def send_many(self, batch: Sequence[OutgoingRecord]) -> None:
