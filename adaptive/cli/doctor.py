@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command to an application."""
-    app.command()(with_settings("home", "host", "endpoint_port", "control_port", "model", "turbo", "log_url")(doctor))
+    app.command()(
+        with_settings("home", "host", "endpoint_port", "control_port", "model", "turbo", "log_url")(doctor)
+    )
 
 
 def doctor(settings: Settings) -> None:
