@@ -24,7 +24,7 @@ def fresh_logs(scratch: Path, transports: tuple[str, ...] = TRANSPORTS) -> Itera
     """Give a function that makes an empty log of a transport and returns its URL; a broker runs meanwhile."""
     broker = None
     if "Kafka" in transports:
-        broker = Broker(scratch / "kafka")
+        broker = Broker(scratch / "kafka", properties={"group.initial.rebalance.delay.ms": "0"})
         broker.start()
 
     def make(transport: str) -> str:
