@@ -10,9 +10,13 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
 BATCH: Final = 64
 """Observations per Newton step."""
 _LOGIT_LIMIT: Final = 30.0
+_NEWTON_STEPS: Final = 3
+_HALVINGS: Final = 12
 
 
 def sigmoid(logit: float) -> float:
@@ -23,8 +27,8 @@ def sigmoid(logit: float) -> float:
 class Logistic:
     """P(y | x) = sigmoid(w x), w drawn towards a prior and following the data.
 
-    Observations are taken in batches of BATCH, one Newton step each on the discounted log posterior (the
-    extended Kalman filter of logistic regression). With few observations it is the prior's fit; after many,
+    Observations are taken in batches of BATCH, a few damped Newton steps each on the discounted log posterior
+    (a Laplace approximation of the earlier ones). With few observations it is the prior's fit; after many,
     evidence older than the half-life counts little.
 
     Args:
@@ -61,23 +65,36 @@ class Logistic:
     def _update(self) -> None:
         x, y = np.array(self._rows), np.array(self._outcomes, np.float64)
         self._rows, self._outcomes = [], []
-        self._information *= self._decay ** len(y)
-        start = self._w
-        before = self._information.copy()
-        for _ in range(2):
-            p = 1.0 / (1.0 + np.exp(-np.clip(x @ self._w, -_LOGIT_LIMIT, _LOGIT_LIMIT)))
-            self._information = before + (x * (p * (1.0 - p))[:, None]).T @ x
-            gradient = (
-                x.T @ (y - p)
-                - self._prior_precision @ (self._w - self._prior)
-                - before @ (self._w - start)
-                + self._prior_precision @ (start - self._prior)
-            )
-            # The last term: the old estimate already balances prior and evidence; what discounting took from
-            # the evidence comes back as a pull towards the prior.
-            gradient -= (1.0 - self._decay ** len(y)) * self._prior_precision @ (start - self._prior)
-            self._w = self._w + np.linalg.solve(self._prior_precision + self._information, gradient)
-        self._weights = self._w.tolist()
+        kept = self._decay ** len(y)
+        start, evidence = self._w, self._information * kept
+        around = self._prior_precision + evidence
+        # The old estimate balances prior and evidence; what discounting takes from the evidence comes back as
+        # a pull towards the prior.
+        pull = (1.0 - kept) * self._prior_precision @ (start - self._prior)
+
+        def loss(w: NDArray[np.float64]) -> float:
+            logits = x @ w
+            moved = w - start
+            fit = np.logaddexp(0.0, logits).sum() - y @ logits
+            return float(fit + 0.5 * moved @ around @ moved + pull @ moved)
+
+        w, lowest = start, loss(start)
+        for _ in range(_NEWTON_STEPS):
+            p = 1.0 / (1.0 + np.exp(-np.clip(x @ w, -_LOGIT_LIMIT, _LOGIT_LIMIT)))
+            curvature = (x * (p * (1.0 - p))[:, None]).T @ x
+            gradient = x.T @ (y - p) - around @ (w - start) - pull
+            step = np.linalg.solve(around + curvature, gradient)
+            # Where the fit is sure and wrong the curvature is tiny and a whole step overshoots.
+            for _ in range(_HALVINGS):
+                tried = loss(w + step)
+                if tried <= lowest:
+                    w, lowest = w + step, tried
+                    break
+                step = step / 2
+        p = 1.0 / (1.0 + np.exp(-np.clip(x @ w, -_LOGIT_LIMIT, _LOGIT_LIMIT)))
+        self._information = evidence + (x * (p * (1.0 - p))[:, None]).T @ x
+        self._w = w
+        self._weights = w.tolist()
 
     def state(self) -> dict[str, object]:
         """Weights and information as plain lists (a batch that is not full yet is left out)."""

@@ -72,7 +72,7 @@ class _Request:
     def extend(self, tokens: Sequence[int]) -> None:
         if len(self.index) + len(tokens) > self.index.capacity:  # a prompt's room is used up: take more
             text = self.index.text()
-            self.index = SuffixIndex(2 * self.index.capacity)
+            self.index = SuffixIndex(_capacity(len(text) + len(tokens)))
             self.index.extend(text)
         self.index.extend(tokens)
         self.answer.extend(tokens)
