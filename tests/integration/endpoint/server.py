@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[3]
 MODEL = "smollm2-135m"
-START_SECONDS = 240
+START_SECONDS = 300
 FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--enable-log-requests")
 """Flags of `vllm serve`, passed on."""
 
