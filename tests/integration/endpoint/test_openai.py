@@ -266,7 +266,8 @@ def test_predicted_outputs(client: OpenAI) -> None:
     for answer in answers.values():
         assert answer.choices[0].message.content == text
         details = answer.usage.completion_tokens_details
-        assert details.accepted_prediction_tokens >= 20
+        # Other arms draft where they promise more, so not every token counts.
+        assert details.accepted_prediction_tokens >= 5
         assert details.rejected_prediction_tokens <= 8
         predicted = next(row for row in drafters(answer) if row["arm"] == "prediction")
         assert predicted["accepted"] == details.accepted_prediction_tokens
@@ -274,7 +275,7 @@ def test_predicted_outputs(client: OpenAI) -> None:
     assert refuted.choices[0].message.content == text
     assert refuted.usage.completion_tokens_details.accepted_prediction_tokens <= 2
     *_, last = chat(client, prediction=right, stream=True, stream_options={"include_usage": True})
-    assert last.usage.completion_tokens_details.accepted_prediction_tokens >= 20
+    assert last.usage.completion_tokens_details.accepted_prediction_tokens >= 5
     unused = chat(client, prediction=right, off=True)
     assert unused.usage.completion_tokens_details.accepted_prediction_tokens == 0
     assert chat(client).usage.completion_tokens_details is None
