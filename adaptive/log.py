@@ -34,7 +34,9 @@ def configure(role: str, *, json: bool | None = None) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
-        cache_logger_on_first_use=True,
+        # Found anew for every line: a stderr that was replaced since (and closed, as pytest's is) must not be
+        # what module-level loggers keep writing to.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
     )
     structlog.contextvars.bind_contextvars(role=role)

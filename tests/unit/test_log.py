@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,3 +76,18 @@ def test_people_get_readable_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert not written.startswith("{")
     assert "started" in written
     assert "8000" in written
+
+
+def test_a_logger_outlives_the_stderr_it_first_wrote_to(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module-level logger used once writes to the stderr of the moment, not to one closed since."""
+    logger = structlog.get_logger("tests")
+    first = io.StringIO()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", first)
+        log.configure("endpoint", json=True)
+        logger.info("early")
+    first.close()
+    logger.info("late")
+    assert json.loads(capsys.readouterr().err)["event"] == "late"
