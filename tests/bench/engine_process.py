@@ -92,6 +92,7 @@ class EngineProcess:
         """End the engine."""
         self._out.close()
         self._process.wait(60)
+        self._in.close()
 
     def _ask(self, message: dict[str, Any]) -> Any:
         self._out.write(json.dumps(message) + "\n")
