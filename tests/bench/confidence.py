@@ -40,6 +40,7 @@ def main(arguments: Sequence[str]) -> Path:
     parser.add_argument("--prompts", type=int, default=4, help="per workload, temperature and round")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--warm", type=int, default=96, help="requests per workload before measuring")
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=WORKLOADS)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--quick", action="store_true", help="one short round, for a check that it runs")
     options = parser.parse_args(arguments)
@@ -48,9 +49,10 @@ def main(arguments: Sequence[str]) -> Path:
         options.warm, options.concurrency = 2, [1]
     engine = engines.adaptive(max(16, *options.concurrency))
     prompts = {
-        name: itertools.cycle([list(prompt.messages) for prompt in load(name).traffic]) for name in WORKLOADS
+        name: itertools.cycle([list(prompt.messages) for prompt in load(name).traffic])
+        for name in options.workloads
     }
-    for name in WORKLOADS:
+    for name in options.workloads:
         for number, temperature in enumerate(TEMPERATURES):
             share = options.warm // 3 + (number < options.warm % 3)
             batch = list(itertools.islice(prompts[name], share))
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str]) -> Path:
     cells: dict[Cell, list[dict[str, float]]] = defaultdict(list)
     for number in range(options.rounds):
         for place, (name, temperature, concurrency) in enumerate(
-            itertools.product(WORKLOADS, TEMPERATURES, options.concurrency)
+            itertools.product(options.workloads, TEMPERATURES, options.concurrency)
         ):
             batch = list(itertools.islice(prompts[name], max(options.prompts, concurrency)))
             order = (FIXED, STOP) if (number + place) % 2 else (STOP, FIXED)
@@ -73,7 +75,7 @@ def main(arguments: Sequence[str]) -> Path:
     engine.close()
     return result.write(
         "confidence",
-        "make bench NAME=confidence",
+        result.command("confidence", arguments),
         _variants(cells) | _errors(errors),
         _ratios(cells),
         _notes(options),

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 WORKLOADS = ("tools", "code", "math", "chat", "idioma", "format")
 CONCURRENCIES = (1, 4, 16, 32)
-TEMPERATURES = (0.0, 1.0)
+TEMPERATURES = (0.0, 0.7, 1.0)
 STOCK, ADAPTIVE, OFF = "no speculation", "adaptive", "plugin, off arm"
 PLANS = {
     STOCK: RequestPlan(arm=Arm.OFF),
     ADAPTIVE: RequestPlan(tenant="load", arm=Arm.TURBO),
-    OFF: RequestPlan(tenant="load", arm=Arm.OFF),
+    # A tenant of its own: its answers must not be in the history that the other variant copies from.
+    OFF: RequestPlan(tenant="off", arm=Arm.OFF),
 }
 
 
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str]) -> Path:
     parser = argparse.ArgumentParser(prog="load", description=__doc__)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=list(TEMPERATURES))
     parser.add_argument("--quick", action="store_true", help="one short round, for a check that it runs")
     options = parser.parse_args(arguments)
     if options.quick:
@@ -56,7 +58,9 @@ def main(arguments: Sequence[str]) -> Path:
     prompts = mixed()
     names = list(running)
     for number in range(-1, options.rounds):  # round -1 warms up
-        for place, (concurrency, temperature) in enumerate(itertools.product(CONCURRENCIES, TEMPERATURES)):
+        for place, (concurrency, temperature) in enumerate(
+            itertools.product(CONCURRENCIES, options.temperatures)
+        ):
             batch = list(itertools.islice(prompts, max(concurrency, 4)))
             turn = (number + place + 1) % len(names)
             for name in names[turn:] + names[:turn]:
@@ -75,7 +79,11 @@ def main(arguments: Sequence[str]) -> Path:
     for process in {id(process): process for process in running.values()}.values():
         process.close()
     return result.write(
-        "load", "make bench NAME=load", _variants(cells, floor), _ratios(cells), _notes(options)
+        "load",
+        result.command("load", arguments),
+        _variants(cells, floor),
+        _ratios(cells, options.temperatures),
+        _notes(options),
     )
 
 
@@ -113,14 +121,16 @@ def _variants(
     return variants
 
 
-def _ratios(cells: dict[tuple[str, int, float], list[float]]) -> dict[str, Any]:
+def _ratios(
+    cells: dict[tuple[str, int, float], list[float]], temperatures: Sequence[float]
+) -> dict[str, Any]:
     return {
         f"tokens/s of {name} over {STOCK}, concurrency {concurrency}, T = {temperature}": result.ratios(
             cells[name, concurrency, temperature], cells[STOCK, concurrency, temperature]
         )
         for name in (ADAPTIVE, OFF)
         for concurrency in CONCURRENCIES
-        for temperature in TEMPERATURES
+        for temperature in temperatures
     }
 
 

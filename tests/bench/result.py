@@ -48,6 +48,12 @@ def commit() -> str:
     return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
 
 
+def command(name: str, arguments: Sequence[str]) -> str:
+    """The command that runs a benchmark with these arguments."""
+    text = f"make bench NAME={name}"
+    return f'{text} ARGS="{" ".join(arguments)}"' if arguments else text
+
+
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, minimum and maximum."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
@@ -86,8 +92,7 @@ def write(
 def merge(name: str, shards: Sequence[Path]) -> Path:
     """Join the results of shards that ran at once, each with all its variants interleaved.
 
-    A shard holds other cells (workloads, temperatures) than the others, on two cores of its own, as the
-    machine of a single run has.
+    A shard holds other cells (workloads, temperatures) than the others, on cores of its own.
     """
     documents = [json.loads(path.read_text()) for path in shards]
     joined = dict(documents[0])
@@ -97,7 +102,7 @@ def merge(name: str, shards: Sequence[Path]) -> Path:
             if twice:
                 raise ValueError(f"{name}: {min(twice)!r} is in two shards: run them on other cells")
             joined[part] |= document[part]
-    joined["machine"] += f"; {len(documents)} shards side by side, each on two cores of its own"
+    joined["machine"] += f"; {len(documents)} shards side by side, each on cores of its own"
     joined["command"] = f"make bench NAME={name}, in shards: " + "; ".join(
         sorted({document["command"].partition(f"NAME={name}")[2].strip() for document in documents})
     )
