@@ -1,8 +1,8 @@
 """Benchmark `choice_offline`: tokens per verify step of every rule, walked exactly over recorded drafting.
 
 Rules see the tenant's traffic first (history and calibration), then its probe, which no threshold or prior
-was chosen on. "choice" prices its drafts by the cost model of tests/bench/walking.py; "choice, free" drafts as if
-nothing cost anything. The oracle takes the best of turbo, adapter and every copy at each verify step.
+was chosen on. "choice" prices its drafts by the cost model of tests/bench/walking.py; "choice, free" drafts
+as if nothing cost anything. The oracle takes the best of turbo, adapter and every copy at each verify step.
 """
 
 from __future__ import annotations
