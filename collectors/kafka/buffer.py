@@ -17,6 +17,8 @@ class Buffer:
     def __init__(self) -> None:
         self._queues: Final[dict[Partition, deque[LogRecord]]] = {}
         self._turn = 0
+        self.size = 0
+        """Bytes of the records here, roughly."""
 
     def __bool__(self) -> bool:
         return bool(self._queues)
@@ -25,20 +27,17 @@ class Buffer:
         """Append records of a partition, in order."""
         if records:
             self._queues.setdefault(partition, deque()).extend(records)
+            self.size += sum(map(_size, records))
 
     def drop(self, partitions: Iterable[Partition]) -> None:
         """Forget everything of some partitions."""
         for partition in partitions:
-            self._queues.pop(partition, None)
+            self.size -= sum(map(_size, self._queues.pop(partition, ())))
 
     def first(self, partition: Partition) -> int | None:
         """Offset of a partition's next record; None where none is here."""
         queue = self._queues.get(partition)
         return queue[0].offset if queue else None
-
-    def holding(self, count: int) -> set[Partition]:
-        """Partitions with at least `count` records here."""
-        return {partition for partition, queue in self._queues.items() if len(queue) >= count}
 
     def take(self, count: int) -> list[LogRecord]:
         """Hand out up to `count` records; what one partition does not need of its share, others get."""
@@ -55,4 +54,10 @@ class Buffer:
             batch += [queue.popleft() for _ in range(min(share, len(queue)))]
             if not queue:
                 del self._queues[partition]
+        self.size -= sum(map(_size, batch))
         return batch
+
+
+def _size(record: LogRecord) -> int:
+    """Bytes of a record: its value, and about what the objects around it take."""
+    return 500 + len(record.value or b"")

@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 _READ_AHEAD: Final = 500
-"""Records of a partition kept ready; a partition that has as many waits for the others."""
+"""Records asked of kafka-python at a time."""
+_READY_BYTES: Final = 16 << 20
+"""Nothing more is taken over while as many bytes wait here, so that a long backlog stays in the broker."""
+_PARTITION_BYTES: Final = 256 << 10
+"""Most bytes of a partition in one answer; kafka-python hands answers out in turn, so less is fairer."""
 _JOIN_SECONDS: Final = 1.0
 """Wait for the group's answer at the start; it may take longer, while another member finishes its work."""
 _STEP_SECONDS: Final = 0.05
@@ -94,6 +98,7 @@ class KafkaGroupConsumer:
                 max_poll_interval_ms=_MOST_BETWEEN_POLLS_MS,
                 fetch_max_wait_ms=250,
                 fetch_max_bytes=16 << 20,
+                max_partition_fetch_bytes=_PARTITION_BYTES,
                 metrics_enabled=False,
             )
             if group is None:
@@ -182,19 +187,21 @@ class KafkaGroupConsumer:
         """Fetch what is ready, waiting at most `wait` seconds for the first record; drives the group too."""
         if self._group is not None and not self._consumer.assignment():
             wait = max(wait, _STEP_SECONDS)  # joining makes no headway without waiting
+        # Every partition gets its turn. None is paused meanwhile: kafka-python 3.0 does not fetch a partition
+        # again whose answer it set aside for a pause (`_paused_partition_records` is looked at only before the
+        # first answer of all), and fetches none twice before its answer is used up, which bounds what it holds.
         for _ in range(1 + len(self._consumer.assignment())):
-            full = {self._key(*name) for name in self._buffer.holding(_READ_AHEAD)}
-            paused = self._consumer.paused()
-            self._consumer.pause(*(full - paused))
-            self._consumer.resume(*(paused - full))
-            found = self._consumer.poll(timeout_ms=int(wait * 1000), max_records=_READ_AHEAD)
+            full = self._buffer.size >= _READY_BYTES
+            # Asking for one drives the group too, and takes over no more than the caller is about to use.
+            found = self._consumer.poll(timeout_ms=int(wait * 1000), max_records=1 if full else _READ_AHEAD)
             held = self._consumer.assignment()
             for key, records in found.items():
                 if key in held:
                     self._buffer.add(self._name(key), [log_record(self._name(key), item) for item in records])
-            if not found:
+            if found:
+                self._proof_at = time.monotonic()
+            if full or not found:
                 break
-            self._proof_at = time.monotonic()
             wait = 0.0
         if self._owed:
             self._pay()

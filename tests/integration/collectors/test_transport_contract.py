@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
@@ -102,6 +103,90 @@ def test_poll_takes_at_most_what_is_asked_and_starves_no_partition(transport: Tr
     records = gather(lambda: consumer.poll(0.1, max_records=5), 60)
     assert len(records) < 65
     assert {record.partition for record in records} == set(transport.end_offsets(TOPIC))
+
+
+BACKLOG = 12_000
+"""Thousands of records in every partition, many times what a consumer fetches at once."""
+
+
+def fill_backlog(transport: Transport) -> None:
+    """Append BACKLOG numbered records of a trace's size that do not compress away."""
+    noise = random.Random(0).randbytes(1 << 16)
+    for first in range(0, BACKLOG, 2000):
+        transport.send_many(
+            [
+                OutgoingRecord(TOPIC, KEYS[index % len(KEYS)], b"%07d" % index + noise[at : at + 1000])
+                for index in range(first, first + 2000)
+                for at in [index * 61 % 60_000]
+            ]
+        )
+    transport.flush(30)
+
+
+def numbers_by_partition(records: list[LogRecord]) -> dict[int, list[int]]:
+    """Numbers of `fill_backlog` in the order they came."""
+    found = defaultdict(list)
+    for record in records:
+        found[record.partition].append(int((record.value or b"")[:7]))
+    return found
+
+
+@pytest.mark.parametrize("max_records", [150, 2000])
+def test_a_long_backlog_is_read_to_its_end_across_commits_and_a_restart(log: Log, max_records: int) -> None:
+    """Thousands of records per partition come once each and in order; a restart goes on where it left off."""
+    transport = log.open()
+    consumer = transport.consumer([TOPIC], "group")
+    fill_backlog(transport)
+
+    def poll() -> list[LogRecord]:
+        found = consumer.poll(0.1, max_records)
+        consumer.commit()
+        return found
+
+    got = gather(poll, BACKLOG // 2)
+    consumer.close()
+    consumer = transport.consumer([TOPIC], "group")
+    got += gather(poll, BACKLOG - len(got))
+    assert consumer.poll(0.1) == []
+    assert set(consumer.lag().values()) == {0}
+    parts = numbers_by_partition(got)
+    assert sorted(number for part in parts.values() for number in part) == list(range(BACKLOG))
+    assert all(part == sorted(part) for part in parts.values())
+
+
+def test_seeking_within_a_long_backlog_loses_and_mixes_nothing(transport: Transport) -> None:
+    """After a seek back the partition comes again from there in order, while the others just go on."""
+    consumer = transport.consumer([TOPIC], "group")
+    fill_backlog(transport)
+    before = numbers_by_partition(gather(lambda: consumer.poll(0.1, 300), BACKLOG // 3))
+    partition = max(before, key=lambda number: len(before[number]))
+    consumer.seek(TOPIC, partition, 100)
+    again = before[partition][100:]
+    after = numbers_by_partition(
+        gather(lambda: consumer.poll(0.1, 300), BACKLOG - sum(map(len, before.values())) + len(again))
+    )
+    assert after[partition][: len(again)] == again
+    whole = [*before[partition][:100], *after[partition]]
+    whole += [number for other in before.keys() - {partition} for number in before[other] + after[other]]
+    assert sorted(whole) == list(range(BACKLOG))
+
+
+def test_a_partitions_long_backlog_does_not_hold_up_the_others(transport: Transport) -> None:
+    """What comes to a quiet partition is polled long before the busy one's backlog is at its end."""
+    consumer = transport.consumer([TOPIC], "group")
+    busy = [OutgoingRecord(TOPIC, KEYS[0], b"%07d" % index + bytes(1000)) for index in range(BACKLOG)]
+    transport.send_many(busy)
+    transport.flush(30)
+    got = gather(lambda: consumer.poll(0.1, 100), 1000)
+    partition = got[0].partition
+    for key in KEYS:
+        transport.send(TOPIC, key, b"quiet")
+    transport.flush(10)
+    polls = 0
+    while {record.partition for record in got} != set(transport.end_offsets(TOPIC)):
+        got += consumer.poll(0.1, 100)
+        polls += 1
+        assert polls < 40, f"after {len(got)} records of partition {partition} nothing came of the others"
 
 
 def test_groups_are_independent_and_start_at_the_oldest_record(transport: Transport) -> None:

@@ -44,3 +44,16 @@ def test_what_was_given_up_is_not_handed_out() -> None:
     assert [each.partition for each in buffer.take(10)] == [1, 1]
     assert not buffer
     assert buffer.take(10) == []
+
+
+def test_the_buffer_knows_how_much_it_holds() -> None:
+    """Its size follows what comes, what is handed out and what is given up, down to nothing."""
+    buffer = Buffer()
+    buffer.add(("t", 0), [LogRecord("t", 0, 0, "k", bytes(4000), {}, 0.0)])
+    alone = buffer.size
+    assert 4000 < alone < 5000
+    buffer.add(("t", 1), records(1, 0, 10))
+    buffer.take(3)
+    assert buffer.size > 0
+    buffer.drop([("t", 0), ("t", 1)])
+    assert buffer.size == 0
