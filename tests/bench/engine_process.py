@@ -123,8 +123,6 @@ def _generate(llm: Any, message: dict[str, Any]) -> dict[str, float]:
         SamplingParams(
             temperature=message["temperature"],
             max_tokens=message["max_tokens"],
-            ignore_eos=True,
-            seed=0,
             extra_args=own,
         )
         for own in extra_args
