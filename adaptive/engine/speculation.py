@@ -62,7 +62,7 @@ class _Row:
 
     @property
     def fixed(self) -> bool:
-        return self.request.plan.fixed
+        return self.request.fixed
 
     @property
     def by_model(self) -> bool:
@@ -103,7 +103,7 @@ class DraftingStep:
                         request_ids[index],
                         request,
                         min(request.lookahead, config.lookahead),
-                        request.lookahead if copies and not request.plan.fixed else 0,
+                        request.lookahead if copies and not request.fixed else 0,
                         arm,
                         version,
                     )
@@ -278,7 +278,7 @@ class Speculation:
 
     def drafter(self, request_id: str, request: ActiveRequest) -> tuple[Arm, int]:
         """Which model drafts for a request in this step: its adapter, or turbo where that is better."""
-        if request.arm is not Arm.ADAPTER or request.plan.fixed:
+        if request.arm is not Arm.ADAPTER or request.fixed:
             return request.arm, request.version
         adapter = self.preference.use_adapter(request.plan.tenant, request.version)
         self.choice.begin(request_id, request.plan.tenant, (), adapter=adapter, temperature=0.0)
@@ -330,7 +330,7 @@ class Speculation:
             return drafter_off
         self.steps += 1
         self.floor_steps += drafter_off
-        if not self.config.load_floor or any(row.fixed for row in step.rows):
+        if not self.config.load_floor or any(row.request.plan.fixed for row in step.rows):
             return False
         return self.floor.step(step.forecast.speedup)
 

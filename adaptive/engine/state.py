@@ -48,6 +48,8 @@ class ActiveRequest:
     drafted_by: tuple[Arm, int]
     """Arm and version of the drafts that the next step verifies."""
     confidences: list[float] = dataclasses.field(default_factory=list)
+    fixed: bool = False
+    """Whether it always drafts with its arm up to the cap."""
     early: bool = False
     """Whether more drafts could have been made for the next step, which would not have paid."""
     features: bool = False
@@ -114,6 +116,9 @@ class EngineState:
             plan.capped_lookahead(self.lookahead),
             recorder,
             drafted_by=(arm, version),
+            # Drafts use up a seeded request's random numbers: the same seed gives the same answer only where
+            # the same drafts are made, whatever was measured or learned meanwhile.
+            fixed=plan.fixed or (params.seed is not None and params.temperature > 0),
             features=recorder is not None and plan.features and self._may_keep_features(),
         )
         self.speculation.begin(request_id, request, prompt_ids, params.temperature)

@@ -94,7 +94,7 @@ def test_predictions_change_no_greedy_output(engine: Engine, plain: list[list[in
         assert predicted is not None
         assert predicted.tau > 4
     elif predicted is not None:
-        assert predicted.tau < 2
+        assert predicted.accepted < predicted.drafted / 4
 
 
 def test_switching_speculation_in_mid_generation_changes_no_greedy_output(
@@ -212,8 +212,17 @@ def test_sampled_distribution_matches_no_speculation(
         assert p_value > 1e-3
 
 
-def test_seeded_request_with_a_chunked_prompt_is_served_and_repeatable(engine: Engine) -> None:
-    """A seed together with a prompt prefilled in chunks, which ends a stock CPU engine, just works."""
+def test_seeded_request_with_a_chunked_prompt_is_served_and_repeatable(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seed together with a prompt prefilled in chunks, which ends a stock CPU engine, just works.
+
+    The answers are the same unless the load floor was off for one and not for the other.
+    """
+    state = engine.worker().model_runner.state
+    assert state is not None
+    monkeypatch.setattr(state.speculation.floor, "step", lambda _: False)
+    engine.worker().model_runner.drafter_off = False
     prompt = engine.prompt_ids(" ".join(PROMPTS))
     assert len(prompt) > MAX_BATCHED_TOKENS
     plan = RequestPlan(tenant="seeded", arm=Arm.TURBO)

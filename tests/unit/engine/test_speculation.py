@@ -44,6 +44,7 @@ class Bench:
         """Admit a request of turbo's."""
         made = RequestPlan(**{"tenant": "acme", "arm": Arm.TURBO, **plan})  # type: ignore[arg-type]  # by name
         request = ActiveRequest(made, made.arm, 0, 0, made.capped_lookahead(MOST), None, (made.arm, 0))
+        request.fixed = made.fixed
         self.requests[name] = request
         self.speculation.begin(name, request, prompt, 0.0)
 

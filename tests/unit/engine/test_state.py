@@ -282,6 +282,18 @@ def test_pauses_are_kept_newest_last_and_bounded(harness: Harness) -> None:
     assert (len(pauses), pauses[-1]) == (MAX_PAUSES, MAX_PAUSES + 4.0)
 
 
+@pytest.mark.parametrize(
+    ("sampling", "fixed"),
+    [({"seed": 5}, True), ({"seed": 5, "temperature": 0.0}, False), ({}, False)],
+)
+def test_seeded_sampling_drafts_the_same_every_time(
+    harness: Harness, sampling: dict[str, Any], fixed: bool
+) -> None:
+    """Its random numbers are drawn per draft, so nothing measured or learned may change its drafts."""
+    harness.begin("1", **sampling)
+    assert harness.state.requests["1"].fixed is fixed
+
+
 def test_info_is_plain_values(harness: Harness) -> None:
     """What crosses to the endpoint converts back into the contract's structs."""
     harness.put("acme", 1, 0.5)
