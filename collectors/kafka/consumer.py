@@ -42,6 +42,8 @@ _JOIN_SECONDS: Final = 1.0
 _STEP_SECONDS: Final = 0.05
 _PROOF_SECONDS: Final = 2.0
 """How often the brokers are asked whether they are there while no record comes."""
+_METADATA_MS: Final = 10_000
+"""A group that joined before a new topic was known to every broker gets its partitions this much later."""
 _MOST_BETWEEN_POLLS_MS: Final = 3_600_000
 """A member may work on a batch for this long; its heartbeat goes on meanwhile."""
 
@@ -96,6 +98,7 @@ class KafkaGroupConsumer:
                 session_timeout_ms=int(lease_seconds * 1000),
                 heartbeat_interval_ms=max(100, int(lease_seconds * 1000 / 5)),
                 max_poll_interval_ms=_MOST_BETWEEN_POLLS_MS,
+                metadata_max_age_ms=_METADATA_MS,
                 fetch_max_wait_ms=250,
                 fetch_max_bytes=16 << 20,
                 max_partition_fetch_bytes=_PARTITION_BYTES,
@@ -187,9 +190,9 @@ class KafkaGroupConsumer:
         """Fetch what is ready, waiting at most `wait` seconds for the first record; drives the group too."""
         if self._group is not None and not self._consumer.assignment():
             wait = max(wait, _STEP_SECONDS)  # joining makes no headway without waiting
-        # Every partition gets its turn. None is paused meanwhile: kafka-python 3.0 does not fetch a partition
-        # again whose answer it set aside for a pause (`_paused_partition_records` is looked at only before the
-        # first answer of all), and fetches none twice before its answer is used up, which bounds what it holds.
+        # Every partition gets its turn. None is paused: kafka-python 3.0 sets the answer of a paused
+        # partition aside, looks at it again only before its first answer of all, and so never fetches that
+        # partition again. It fetches none before its last answer is used up, which bounds what it holds.
         for _ in range(1 + len(self._consumer.assignment())):
             full = self._buffer.size >= _READY_BYTES
             # Asking for one drives the group too, and takes over no more than the caller is about to use.
