@@ -39,8 +39,13 @@ _numbers: Final = itertools.count()
 
 
 def quick_broker(directory: Path) -> Broker:
-    """A broker with short waits, not started yet."""
-    return Broker(directory, properties=QUICK, java_options=("-XX:TieredStopAtLevel=1", "-Xshare:auto"))
+    """A broker with short waits that ends with the tests however they end, not started yet."""
+    return Broker(
+        directory,
+        properties=QUICK,
+        java_options=("-XX:TieredStopAtLevel=1", "-Xshare:auto"),
+        outlives=False,
+    )
 
 
 def warm_up(broker: Broker) -> None:

@@ -63,6 +63,7 @@ class Broker:
         heap_mib: Java heap.
         properties: Broker properties on top of the defaults, e.g. more listeners.
         java_options: Options of the JVM on top of the heap's.
+        outlives: Whether it goes on when this process ends, or is killed, without stopping it.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Broker:
         heap_mib: int = 256,
         properties: Mapping[str, str] | None = None,
         java_options: tuple[str, ...] = (),
+        outlives: bool = True,
     ) -> None:
         self.directory: Final = directory
         self.log: Final = directory / "broker.log"
@@ -81,7 +83,9 @@ class Broker:
         self.port: Final = port or _port_of(self._config) or free_port()
         self._properties: Final = dict(properties or {})
         self._java: Final = ("-Xms64m", f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", *java_options)
+        self._outlives: Final = outlives
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
@@ -124,6 +128,7 @@ class Broker:
         """
         if self.pid is not None:
             raise BrokerError(f"a broker runs in {self.directory} already (pid {self.pid}): stop it first")
+        self._unguard()
         self.format()
         with self.log.open("ab") as log:
             begin = log.tell()
@@ -135,6 +140,15 @@ class Broker:
                 start_new_session=True,
             )
         self._pid_file.write_text(f"{self._process.pid}\n")
+        if not self._outlives:
+            # Its input ends with this process however that ends; PR_SET_PDEATHSIG acts on a thread's end.
+            self._guard = subprocess.Popen(  # noqa: S603  our command
+                ["/bin/sh", "-c", 'read -r _; kill -KILL "$0"', str(self._process.pid)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         deadline = time.monotonic() + timeout
         while _STARTED not in self._said_since(begin):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -166,6 +180,7 @@ class Broker:
         os.kill(self.pid, number)
 
     def _end(self, number: signal.Signals, timeout: float) -> None:
+        self._unguard()  # before the pid may become another process's
         pid = self.pid
         if pid is None:
             return
@@ -177,6 +192,12 @@ class Broker:
         if self.pid is not None and number is not signal.SIGKILL:
             self._end(signal.SIGKILL, 10.0)
         self._pid_file.unlink(missing_ok=True)
+
+    def _unguard(self) -> None:
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()
+            self._guard = None
 
     def _said_since(self, begin: int) -> bytes:
         with self.log.open("rb") as log:

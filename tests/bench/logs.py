@@ -19,12 +19,17 @@ if TYPE_CHECKING:
 TRANSPORTS = ("embedded", "Kafka")
 
 
+def bench_broker(directory: Path) -> Broker:
+    """A broker that ends with the benchmark, also where that is killed; not started yet."""
+    return Broker(directory, properties={"group.initial.rebalance.delay.ms": "0"}, outlives=False)
+
+
 @contextmanager
 def fresh_logs(scratch: Path, transports: tuple[str, ...] = TRANSPORTS) -> Iterator[Callable[[str], str]]:
     """Give a function that makes an empty log of a transport and returns its URL; a broker runs meanwhile."""
     broker = None
     if "Kafka" in transports:
-        broker = Broker(scratch / "kafka", properties={"group.initial.rebalance.delay.ms": "0"})
+        broker = bench_broker(scratch / "kafka")
         broker.start()
 
     def make(transport: str) -> str:
