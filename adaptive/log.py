@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from typing import TextIO, cast
 
 import structlog
+
+
+class _Stderr:
+    """What `sys.stderr` is at the moment; a line that it refuses (a full disk) is lost.
+
+    It must not end the thread that wrote it: what brings traces to the log logs that its disk is full.
+    """
+
+    def write(self, text: str) -> int:
+        """Write, or lose, a line."""
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered, where it can be."""
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
 
 
 def configure(role: str, *, json: bool | None = None) -> None:
@@ -25,6 +45,7 @@ def configure(role: str, *, json: bool | None = None) -> None:
     tracebacks = structlog.processors.ExceptionRenderer(
         structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
     )
+    stderr = cast("TextIO", _Stderr())
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -36,7 +57,7 @@ def configure(role: str, *, json: bool | None = None) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         # Found anew for every line: a stderr that was replaced since (and closed, as pytest's is) must not be
         # what module-level loggers keep writing to.
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(stderr),
         cache_logger_on_first_use=False,
     )
     structlog.contextvars.bind_contextvars(role=role)

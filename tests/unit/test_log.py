@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import sys
@@ -21,6 +22,33 @@ def _structlog_as_it_was() -> Iterator[None]:
     yield
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
+
+
+class FullDisk(io.StringIO):
+    """Where nothing more can be written."""
+
+    def write(self, _: str) -> int:
+        """Refuse."""
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def flush(self) -> None:
+        """Refuse."""
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_full_disk_under_the_logs_ends_no_thread(monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+    """A line that cannot be written is lost, and the next one is written where there is space again."""
+    log.configure("test", json=as_json)
+    logger = structlog.get_logger("tests")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", FullDisk())
+        logger.warning("lost")
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    logger.warning("kept")
+    assert "kept" in stderr.getvalue()
+    assert "lost" not in stderr.getvalue()
 
 
 def answer(prompt: str) -> None:
