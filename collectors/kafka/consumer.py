@@ -42,7 +42,7 @@ _JOIN_SECONDS: Final = 1.0
 _STEP_SECONDS: Final = 0.05
 _PROOF_SECONDS: Final = 2.0
 """How often the brokers are asked whether they are there while no record comes."""
-_METADATA_MS: Final = 10_000
+_METADATA_MS: Final = 5_000
 """A group that joined before a new topic was known to every broker gets its partitions this much later."""
 _MOST_BETWEEN_POLLS_MS: Final = 3_600_000
 """A member may work on a batch for this long; its heartbeat goes on meanwhile."""

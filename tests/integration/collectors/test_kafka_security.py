@@ -78,6 +78,7 @@ def secure_url(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> I
             "listener.name.secure.ssl.keystore.location": str(certificate / "broker.pem"),
         },
         java_options=("-XX:TieredStopAtLevel=1",),
+        outlives=False,
     )
     broker.start()
     yield f"kafka://127.0.0.1:{port}"
