@@ -15,14 +15,9 @@ from adaptive import contracts
 from adaptive.contracts import TOPIC_TRACE_RECORDED as TOPIC
 from adaptive.kafka_settings import KafkaSettings
 from collectors.consumer import TraceConsumer
-from collectors.kafka.address import KafkaAddress
-from collectors.kafka.consumer import KafkaGroupConsumer
-from collectors.kafka.options import client_options
-from collectors.kafka.topics import KafkaTopicAdmin
 from collectors.open import open_transport
 from collectors.publisher import Publisher
 from collectors.store import TensorStore
-from collectors.topics import topic_specs
 from collectors.transport import OutgoingRecord, TransportUnavailableError
 from learners.ledger import Ledger
 from tests.integration.collectors.conftest import LEASE_SECONDS, Log
@@ -281,20 +276,3 @@ def test_duplicated_and_reordered_delivery_is_used_once(log: Log, ledger: Ledger
     consumer = TraceConsumer(transport, GROUP)
     learning.until([consumer], lambda: learning.seen == 250)
     assert sorted(learning.used) == expected(100)
-
-
-def test_a_group_that_joined_before_its_topic_was_known_gets_its_partitions(kafka_broker: Broker) -> None:
-    """Brokers learn of a new topic one after the other; who asks too early is not left with nothing."""
-    address = KafkaAddress.parse(f"kafka://{kafka_broker.address}?prefix=late{time.monotonic_ns()}.")
-    settings = KafkaSettings()
-    consumer = KafkaGroupConsumer(
-        client_options(address, settings), address, {TOPIC: [0, 1]}, GROUP, LEASE_SECONDS, lambda _: None
-    )
-    assert consumer.lag() == {}
-    with KafkaTopicAdmin(address, settings) as admin:
-        admin.create([spec for spec in topic_specs(partitions=2) if spec.name == TOPIC])
-    deadline = time.monotonic() + 25
-    while set(consumer.lag()) != {(TOPIC, 0), (TOPIC, 1)}:
-        assert time.monotonic() < deadline, "it still waits for partitions"
-        consumer.poll(0.1)
-    consumer.close()
