@@ -84,10 +84,11 @@ class RememberingTracker:
 class Installation:
     """Log, store and settings of one test, and the learners that run on them."""
 
-    def __init__(self, home: Path, models: TinyModels) -> None:
+    def __init__(self, home: Path, models: TinyModels, log_url: str | None = None) -> None:
         self.models = models
         self.settings = Settings(
             home=home,
+            log_url=log_url,
             model=str(models.target),
             turbo=models.turbo,
             rank=8,
