@@ -55,6 +55,11 @@ class EngineProcess:
         self._out: IO[str] = os.fdopen(write_end, "w")
         self._answer()
 
+    @property
+    def pid(self) -> int:
+        """Process id of the engine."""
+        return self._process.pid
+
     def call(self, method: str, *args: Any) -> Any:
         """Run a worker RPC."""
         return self._ask({"rpc": method, "args": args})

@@ -14,6 +14,8 @@ from tests.bench.engine_process import EngineProcess
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from adaptive.engine.config import CaptureConfig
+
 TURBO = result.ROOT / "deploy" / "turbo" / "smollm2-135m"
 
 
@@ -40,8 +42,8 @@ def stock(max_num_seqs: int) -> EngineProcess:
     return EngineProcess(plugin=False, **_common(max_num_seqs))
 
 
-def adaptive(max_num_seqs: int) -> EngineProcess:
-    """The plugin with the service's defaults, capture off."""
+def adaptive(max_num_seqs: int, capture: CaptureConfig | None = None) -> EngineProcess:
+    """The plugin with the service's defaults; capture is off without `capture`."""
     settings = Settings()
     config = EngineConfig(
         slots=settings.slots,
@@ -54,6 +56,7 @@ def adaptive(max_num_seqs: int) -> EngineProcess:
         confidence_stop=settings.confidence_stop,
         load_floor=settings.load_floor,
         ngram=settings.ngram,
+        capture=capture,
     )
     return EngineProcess(
         plugin=True,
