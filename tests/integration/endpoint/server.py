@@ -50,6 +50,7 @@ class Server:
         self.log_path = home / "serve.log"
         self._log = open_transport(self.settings.resolved_log_url)
         self._revision = 0
+        self._clients: list[openai.OpenAI] = []
         for tenant in ("acme", "other"):
             self.account(tenant)
             self.policy(tenant)
@@ -61,6 +62,7 @@ class Server:
             "ADAPTIVE_MAX_MODEL_LEN": "1024",
             "ADAPTIVE_KV_CACHE_GIB": "0.5",
             "ADAPTIVE_CAPTURE": "false",
+            "ADAPTIVE_LOAD_FLOOR": "false",  # drafts however loaded the machine is
             "ADAPTIVE_ACCEPTANCE_DETAILS": "true",
         }
         with self.log_path.open("wb") as output:
@@ -73,6 +75,16 @@ class Server:
             )
 
     # -- life ----------------------------------------------------------------------------------------------
+
+    def newcomer(self, tenant: str) -> openai.OpenAI:
+        """A new tenant's client, once the endpoint knows its key."""
+        self.account(tenant)
+        self.policy(tenant)
+        deadline = time.monotonic() + 20
+        while self.get("/v1/models", f"{tenant}-key").status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        return self.client(tenant)
 
     def wait_ready(self) -> None:
         """Until it serves and knows its accounts."""
@@ -93,6 +105,8 @@ class Server:
 
     def close(self) -> None:
         """Stop it, whatever it does."""
+        for client in self._clients:
+            client.close()
         if self.process.poll() is None:
             self.terminate()
             try:
@@ -148,9 +162,11 @@ class Server:
 
     def client(self, tenant: str = "acme", **options: Any) -> openai.OpenAI:
         """The official client with a tenant's key; it does not retry."""
-        return openai.OpenAI(
+        client = openai.OpenAI(
             base_url=f"{self.url}/v1", api_key=f"{tenant}-key", **({"max_retries": 0} | options)
         )
+        self._clients.append(client)
+        return client
 
     def get(
         self, path: str, key: str | None = None, headers: Mapping[str, str] | None = None
