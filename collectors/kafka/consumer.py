@@ -18,7 +18,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 
 from collectors.kafka.buffer import Buffer
 from collectors.kafka.clients import connect
-from collectors.kafka.coordinator import steady
+from collectors.kafka.coordinator import rejoin, steady
 from collectors.kafka.errors import translated
 from collectors.kafka.records import log_record
 from collectors.transport import PartitionNotAssignedError, TransportError
@@ -42,6 +42,12 @@ _JOIN_SECONDS: Final = 1.0
 _STEP_SECONDS: Final = 0.05
 _PROOF_SECONDS: Final = 2.0
 """How often the brokers are asked whether they are there while no record comes."""
+_REJOIN_SECONDS: Final = 3.0
+_MOST_REJOIN_SECONDS: Final = 60.0
+"""A member without partitions joins again after this long, then half as often each time, up to the second
+figure: a leader whose metadata did not know the topics yet leaves everybody without, and kafka-python does
+not always notice when it learns of them. A member that a full group has nothing for costs a rebalance a
+minute."""
 _METADATA_MS: Final = 5_000
 """A group that joined before a new topic was known to every broker gets its partitions this much later."""
 _MOST_BETWEEN_POLLS_MS: Final = 3_600_000
@@ -85,6 +91,8 @@ class KafkaGroupConsumer:
         self._owed: dict[Any, int] = {}
         """Commits that a rebalance came in between; made up for where the partition stays."""
         self._proof_at = time.monotonic()
+        self._rejoin_wait = _REJOIN_SECONDS
+        self._rejoin_at = float("inf")
         self._closed = False
         with translated("start a consumer"):
             self._consumer: Final = connect(
@@ -109,6 +117,9 @@ class KafkaGroupConsumer:
                 self._consumer.seek_to_beginning()
                 return
             steady(self._consumer)
+            for topic in partitions:  # into the metadata before a join may make this member the leader
+                self._consumer.partitions_for_topic(address.full(topic))
+            self._rejoin_at = time.monotonic() + _JOIN_SECONDS + self._rejoin_wait
             self._consumer.subscribe(
                 [address.full(topic) for topic in partitions], listener=_Listener(self._revoked)
             )
@@ -190,6 +201,7 @@ class KafkaGroupConsumer:
         """Fetch what is ready, waiting at most `wait` seconds for the first record; drives the group too."""
         if self._group is not None and not self._consumer.assignment():
             wait = max(wait, _STEP_SECONDS)  # joining makes no headway without waiting
+            self._rejoin()
         # Every partition gets its turn. None is paused: kafka-python 3.0 sets the answer of a paused
         # partition aside, looks at it again only before its first answer of all, and so never fetches that
         # partition again. It fetches none before its last answer is used up, which bounds what it holds.
@@ -208,6 +220,16 @@ class KafkaGroupConsumer:
             wait = 0.0
         if self._owed:
             self._pay()
+
+    def _rejoin(self) -> None:
+        """Ask for partitions again where none came for long."""
+        now = time.monotonic()
+        if now < self._rejoin_at:
+            return
+        self._rejoin_wait = min(2 * self._rejoin_wait, _MOST_REJOIN_SECONDS)
+        self._rejoin_at = now + self._rejoin_wait
+        _log.info("joining again: no partitions yet", group=self._group)
+        rejoin(self._consumer)
 
     def _pay(self) -> None:
         """Make the commits that are owed; a rebalance in between puts them off."""

@@ -48,3 +48,8 @@ class SteadyCoordinator(ConsumerCoordinator):  # type: ignore[misc]  # untyped
 def steady(consumer: Any) -> None:
     """Give a new `KafkaConsumer` the mended coordinator, before it joins anything."""
     consumer._coordinator.__class__ = SteadyCoordinator  # noqa: SLF001  it takes no class
+
+
+def rejoin(consumer: Any) -> None:
+    """Have a consumer join its group again at its next poll."""
+    consumer._coordinator.request_rejoin()  # noqa: SLF001  the consumer offers no such thing
