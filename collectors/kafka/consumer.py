@@ -243,7 +243,7 @@ class KafkaGroupConsumer:
                     {key: OffsetAndMetadata(offset, "", -1) for key, offset in self._owed.items()},
                     timeout_ms=self._timeout_ms,
                 )
-            except errors.CommitFailedError as error:
+            except (errors.CommitFailedError, errors.RebalanceInProgressError) as error:
                 _log.info("commit put off by a rebalance", reason=str(error), owed=self._named(self._owed))
             else:
                 self._owed = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from contextlib import ExitStack
@@ -215,12 +216,13 @@ def test_an_outage_leaves_no_threads_and_sockets_behind(log: Log) -> None:
             for call in (lambda: away.send(TOPIC, "a", b""), lambda: away.consumer([TOPIC], GROUP)):
                 with pytest.raises(TransportUnavailableError):
                     call()
+        gc.collect()  # clients are cycles: their sockets go with them, whenever the collector comes by
         return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
 
     threads, files = attempts(1)
     more_threads, more_files = attempts(6)
     assert more_threads <= threads
-    assert more_files <= files + 12  # sockets of the last attempts that the collector has yet to take
+    assert more_files <= files + 4  # of the last attempt, whose traceback may still be held
 
 
 def test_a_rebalance_in_mid_batch_loses_and_repeats_nothing(log: Log, ledger: Ledger) -> None:

@@ -133,6 +133,7 @@ def test_a_write_the_kernel_refuses_loses_nothing(path: Path) -> None:
     transport.close()
 
 
+@pytest.mark.parametrize("log", ["sqlite"], indirect=True)
 def test_a_lock_of_another_process_is_waited_for(log: Log) -> None:
     """Another process that holds the log for some seconds delays an append, no more."""
     transport = log.open()
@@ -145,6 +146,7 @@ def test_a_lock_of_another_process_is_waited_for(log: Log) -> None:
     assert sum(transport.end_offsets(TOPIC).values()) == 1
 
 
+@pytest.mark.parametrize("log", ["sqlite"], indirect=True)
 def test_a_lock_that_lasts_is_a_clear_error(log: Log, tmp_path: Path) -> None:
     """Beyond the wait: an error names file and remedy, reading goes on, and so does writing later."""
     log.open()
