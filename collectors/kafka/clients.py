@@ -29,5 +29,7 @@ def connect(client: Callable[..., ClientT], **options: Any) -> ClientT:
     except BaseException:
         for part in made:
             part.close()
-            part._manager._net.stop()  # noqa: SLF001  as KafkaAdminClient.close does
+            network_loop = part._manager._net  # noqa: SLF001  as KafkaAdminClient.close does
+            network_loop.stop()
+            network_loop.close()  # its own sockets and selector
         raise
