@@ -8,16 +8,20 @@ tenant's history and calibration, then its probe prompts are measured. Every var
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
+import tempfile
 from collections import defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from adaptive.contracts import Arm
 from adaptive.engine.request import RequestPlan
-from adaptive.speculator.adapter import AdapterMetadata, save_adapter
+from adaptive.speculator.adapter import AdapterMetadata, load_adapter, save_adapter
 from adaptive.speculator.checkpoint import load_turbo
+from adaptive.speculator.config import SpeculatorConfig
 from adaptive.speculator.sequences import TracedSequence
 from adaptive.speculator.target import compute_features, embedding_table, load_target, output_rows
 from adaptive.workloads import WORKLOADS, load
@@ -29,7 +33,6 @@ from tests.bench.recordings import read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from tests.bench.engine_process import EngineProcess
 
@@ -62,8 +65,11 @@ def trained(workloads: Sequence[str]) -> None:
         print(f"trained {name}", flush=True)  # noqa: T201  progress
 
 
-def commit(engine: EngineProcess, tenant: str, path: Path) -> None:
-    """Put an adapter in service for a tenant."""
+def commit(engine: EngineProcess, tenant: str, cached: Path, scratch: Path) -> None:
+    """Put a cached adapter in service for a tenant, under that tenant's name."""
+    tensors, metadata = load_adapter(cached, SpeculatorConfig.from_directory(engines.TURBO))
+    path = scratch / f"{tenant.replace('/', '-').replace(' ', '-')}.safetensors"
+    save_adapter(path, tensors, dataclasses.replace(metadata, tenant=tenant))
     engine.call("stage_adapter", tenant, 1, str(path))
     while engine.call("staged_adapter", tenant, 1)[0] == "loading":
         pass
@@ -93,8 +99,11 @@ def main(arguments: Sequence[str]) -> Path:
     trained(options.workloads)
     cells: dict[Cell, list[dict[str, float]]] = defaultdict(list)
     engine = engines.adaptive(16)
-    for name in options.workloads:
-        _serve_workload(engine, name, options, cells)
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in options.workloads:
+            for variant in (ADAPTER, CHOICE):
+                commit(engine, f"{name}/{variant}", ADAPTERS / f"{name}.safetensors", Path(scratch))
+            _serve_workload(engine, name, options, cells)
     engine.close()
     return result.write("choice", "make bench NAME=choice", _variants(cells), _ratios(cells), str(__doc__))
 
@@ -102,8 +111,6 @@ def main(arguments: Sequence[str]) -> Path:
 def _serve_workload(
     engine: EngineProcess, name: str, options: argparse.Namespace, cells: dict[Cell, list[dict[str, float]]]
 ) -> None:
-    for variant in (ADAPTER, CHOICE):
-        commit(engine, f"{name}/{variant}", ADAPTERS / f"{name}.safetensors")
     traffic = [list(prompt.messages) for prompt in load(name).traffic[: options.warm]]
     for variant, temperature in itertools.product(VARIANTS, TEMPERATURES):
         measure(engine, plan(variant, name), traffic, 16, options.tokens, temperature)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from adaptive.contracts import Arm
 from adaptive.demo.client import RequestFailedError
 from adaptive.demo.probe import ARMS, ArmResult, probe
 from tests.unit.demo.prompts import answer, prompts
 
 if TYPE_CHECKING:
+    from adaptive.contracts import Arm
     from adaptive.demo.client import Completion
 
 FOREVER = time.monotonic() + 1e6
