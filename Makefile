@@ -48,9 +48,19 @@ lock: ## Resolve requirements/cpu.lock anew
 demo: install ## Show an endpoint getting faster with its own traffic (ARGS="--minutes 15")
 	$(BIN)/adaptive demo $(ARGS)
 
+# Two processes, one a core: the engine computes with one thread, and the trace path waits more than it works.
 .PHONY: test
 test: install kafka ## Run every test (real engine, Ray, MLflow and Kafka; under 20 minutes on 2 cores)
-	$(BIN)/python -m pytest $(ARGS)
+	$(MAKE) --jobs=2 --output-sync=target test-serving test-rest
+
+.PHONY: test-serving
+test-serving: install ## Run the tests that start an engine
+	$(BIN)/python -m pytest tests/integration/engine tests/integration/endpoint $(ARGS)
+
+.PHONY: test-rest
+test-rest: install kafka ## Run all other tests, the end-to-end ones last
+	$(BIN)/python -m pytest --ignore=tests/integration/engine --ignore=tests/integration/endpoint tests/unit \
+	  tests/integration tests/e2e $(ARGS)
 
 .PHONY: test-unit
 test-unit: install ## Run the fast tests only

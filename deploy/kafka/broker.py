@@ -114,8 +114,11 @@ class Broker:
         self._config.write_text(self._render())
         if (self.directory / "data" / "meta.properties").exists():
             return
+        # Given with "=": one id in 64 begins with a dash, which would be taken for an option.
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = self._command("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._config))
+        command = self._command(
+            "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(self._config)
+        )
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  our command
         if done.returncode:
             raise BrokerError(f"Kafka cannot format {self.directory}: {done.stderr or done.stdout}")
