@@ -48,19 +48,22 @@ lock: ## Resolve requirements/cpu.lock anew
 demo: install ## Show an endpoint getting faster with its own traffic (ARGS="--minutes 15")
 	$(BIN)/adaptive demo $(ARGS)
 
-# Two processes, one a core: the engine computes with one thread, and the trace path waits more than it works.
+# The engine computes with one thread, so others go beside it; tests that measure waits, and whole stacks, come after.
+ALONE := tests/integration/up tests/integration/controller tests/integration/collectors/test_kafka_faults.py
+
 .PHONY: test
-test: install kafka ## Run every test (real engine, Ray, MLflow and Kafka; under 20 minutes on 2 cores)
-	$(MAKE) --jobs=2 --output-sync=target test-serving test-rest
+test: install kafka ## Run every test (real engine, Ray, MLflow and Kafka; under 30 minutes on 2 cores)
+	$(MAKE) --jobs=2 --output-sync=target test-serving test-beside
+	$(BIN)/python -m pytest $(ALONE) tests/e2e $(ARGS)
 
 .PHONY: test-serving
 test-serving: install ## Run the tests that start an engine
 	$(BIN)/python -m pytest tests/integration/engine tests/integration/endpoint $(ARGS)
 
-.PHONY: test-rest
-test-rest: install kafka ## Run all other tests, the end-to-end ones last
-	$(BIN)/python -m pytest --ignore=tests/integration/engine --ignore=tests/integration/endpoint tests/unit \
-	  tests/integration tests/e2e $(ARGS)
+.PHONY: test-beside
+test-beside: install kafka ## Run the tests that do not mind a busy machine
+	$(BIN)/python -m pytest $(addprefix --ignore=,tests/integration/engine tests/integration/endpoint $(ALONE)) \
+	  tests/unit tests/integration $(ARGS)
 
 .PHONY: test-unit
 test-unit: install ## Run the fast tests only

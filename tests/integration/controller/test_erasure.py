@@ -73,7 +73,7 @@ def test_on_kafka_watermarks_hide_the_records_and_tombstones_clear_the_state(
         log.flush(10)
         done = until("done")
         assert began + 3 * DAY < done["kafka_gone_by"] < time.time() + 3 * DAY
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not any(message.sealed for message in announcements(log)):
             assert time.monotonic() < deadline
             time.sleep(0.1)
