@@ -126,9 +126,11 @@ def test_trace_accounts_for_every_output_token(engine: Engine) -> None:
     for record in records:
         position = 1
         for step in record.steps:
-            assert (step.arm, step.version) == (Arm.TURBO, 0)
+            assert step.arm in arms
+            assert step.version == 0
             assert step.output_offset == position
-            assert len(step.confidences) == len(step.drafted) <= 4
+            if step.arm is Arm.TURBO:
+                assert len(step.confidences) == len(step.drafted) <= 4
             emitted = record.output_ids[position : position + step.accepted + 1]
             kept = min(step.accepted, len(emitted))  # the length limit may cut the last step
             assert step.drafted[:kept] == emitted[:kept]
