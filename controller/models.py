@@ -136,6 +136,9 @@ class OutboxMessage(Base):
     """A message that must reach the log, written in the transaction that caused it."""
 
     __tablename__ = "outbox"
+    # SQLite gives the ids of deleted rows again. The relay deletes by id what it has sent, and must not hit a
+    # message that was added after an erasure deleted the one it read.
+    __table_args__ = {"sqlite_autoincrement": True}  # noqa: RUF012  as SQLAlchemy reads it
 
     id: Mapped[int] = mapped_column(primary_key=True)
     topic: Mapped[str] = mapped_column(String(128))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from adaptive.contracts import TOPIC_POLICY_DECIDED, PolicyDecided, decode
+from adaptive.contracts import TOPIC_POLICY_DECIDED, TOPIC_TENANT_CHANGED, PolicyDecided, decode
 from collectors.transport import TransportUnavailableError
 from controller import outbox
 from controller.app import create_app
@@ -126,3 +126,26 @@ def test_failed_rounds_are_retried_by_the_workers(bench: Bench, monkeypatch: pyt
         assert logged(bench) == [1]
         text = bench.client.get("/metrics").text
     assert 'adaptive_control_worker_failures_total{worker="relay"} 2.0' in text
+
+
+def test_what_an_erasure_adds_while_its_tenant_is_being_sent_is_kept(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay deletes what it sent, never tombstones that took the ids of rows deleted meanwhile."""
+    bench.create()
+    send = bench.transport.send_many
+
+    def erase_meanwhile(batch: Sequence[OutgoingRecord]) -> None:
+        send(batch)
+        monkeypatch.undo()
+        bench.client.delete("/v1/tenants/acme").raise_for_status()
+
+    monkeypatch.setattr(bench.transport, "send_many", erase_meanwhile)
+    outbox.relay(bench.control.database, bench.transport)
+    for topic in (TOPIC_TENANT_CHANGED, TOPIC_POLICY_DECIDED):
+        values = [
+            record.value
+            for partition, end in bench.transport.end_offsets(topic).items()
+            for record in (bench.transport.read(topic, partition, 0, end - 1) if end else ())
+        ]
+        assert values[-1] is None, f"no tombstone in {topic}"
