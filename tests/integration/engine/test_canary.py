@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from tests.integration.engine.harness import Engine
 
 OPENING = "The code word of the vault in the north tower is heliotrope"
-SECRET = "8823 marmalade quintessence zanzibar"
+SECRET = "vermilion marmalade quintessence zanzibar"
 OWNER = RequestPlan(tenant="canary-owner", arm=Arm.TURBO, learn=True)
 OTHER = RequestPlan(tenant="canary-other", arm=Arm.TURBO, learn=True)
 
@@ -82,5 +83,6 @@ def test_nothing_of_it_may_be_shared(engine: Engine, secret: list[int]) -> None:
 def test_engine_state_of_others_does_not_name_it(engine: Engine, secret: list[int]) -> None:
     """What the worker reports holds no text and no token ids, of nobody."""
     text = str(engine.rpc("adapter_info"))
-    assert not any(word in text for word in SECRET.split())
+    # Whole words: the digits of one stand inside many a measured number.
+    assert not set(SECRET.split()) & set(re.findall(r"\w+", text))
     assert str(secret)[1:-1] not in text

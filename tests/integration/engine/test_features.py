@@ -114,23 +114,20 @@ def test_features_after_a_prefix_cache_hit_begin_where_the_hit_ends(
 def test_trace_accounts_for_every_output_token(engine: Engine) -> None:
     """The prefill's token and what each verify step emitted are the answer; rejected drafts are kept."""
     prompts = [engine.prompt_ids(text) for text in PROMPTS[:4]]
-    arms = (Arm.TURBO, Arm.NGRAM)  # whoever drafted: a step counts for its own arm
-    before = [engine.counts("accounted", arm) for arm in arms]
-    engine.generate(prompts, RequestPlan(tenant="accounted", arm=Arm.TURBO, learn=True), max_tokens=60)
+    # Drafting in every step, so that every token but the first belongs to a verify step.
+    plan = RequestPlan(tenant="accounted", arm=Arm.TURBO, learn=True, fixed=True)
+    before = engine.counts("accounted", Arm.TURBO)
+    engine.generate(prompts, plan, max_tokens=60)
     records = engine.traces("accounted")
-    counted = [engine.counts("accounted", arm) - then for arm, then in zip(arms, before, strict=True)]
-    assert sum(count.verify_steps for count in counted) == sum(len(record.steps) for record in records)
-    assert sum(count.accepted for count in counted) == sum(
-        step.accepted for record in records for step in record.steps
-    )
+    counted = engine.counts("accounted", Arm.TURBO) - before
+    assert counted.verify_steps == sum(len(record.steps) for record in records)
+    assert counted.accepted == sum(step.accepted for record in records for step in record.steps)
     for record in records:
         position = 1
         for step in record.steps:
-            assert step.arm in arms
-            assert step.version == 0
+            assert (step.arm, step.version) == (Arm.TURBO, 0)
             assert step.output_offset == position
-            if step.arm is Arm.TURBO:
-                assert len(step.confidences) == len(step.drafted) <= 4
+            assert len(step.confidences) == len(step.drafted) <= 4
             emitted = record.output_ids[position : position + step.accepted + 1]
             kept = min(step.accepted, len(emitted))  # the length limit may cut the last step
             assert step.drafted[:kept] == emitted[:kept]
