@@ -52,7 +52,7 @@ demo: install ## Show an endpoint getting faster with its own traffic (ARGS="--m
 ALONE := tests/integration/up tests/integration/controller tests/integration/collectors/test_kafka_faults.py
 
 .PHONY: test
-test: install kafka ## Run every test (real engine, Ray, MLflow and Kafka; under 30 minutes on 2 cores)
+test: install kafka ## Run every test (real engine, Ray, MLflow and Kafka)
 	$(MAKE) --jobs=2 --output-sync=target test-serving test-beside
 	$(BIN)/python -m pytest $(ALONE) tests/e2e $(ARGS)
 
