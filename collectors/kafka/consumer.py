@@ -189,7 +189,7 @@ class KafkaGroupConsumer:
             return
         self._closed = True
         with contextlib.suppress(TransportError):
-            self._pay()
+            self._settle()
         try:
             with translated("leave the group"):
                 self._consumer.close(autocommit=False, timeout_ms=min(1000, self._timeout_ms))
@@ -247,6 +247,16 @@ class KafkaGroupConsumer:
                 _log.info("commit put off by a rebalance", reason=str(error), owed=self._named(self._owed))
             else:
                 self._owed = {}
+
+    def _settle(self) -> None:
+        """Make the commits that are owed, and see a rebalance that is in their way through first.
+
+        Left unmade they lose nothing, but the next owner of the partitions reads all of it again.
+        """
+        self._pay()
+        deadline = time.monotonic() + _JOIN_SECONDS
+        while self._owed and time.monotonic() < deadline:
+            self._fill(_STEP_SECONDS)
 
     def _position(self, key: Any) -> int:
         ready = self._buffer.first(self._name(key))

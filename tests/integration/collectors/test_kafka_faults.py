@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from kafka import KafkaConsumer, errors
 
 from adaptive import contracts
 from adaptive.contracts import TOPIC_TRACE_RECORDED as TOPIC
@@ -248,6 +249,33 @@ def test_a_rebalance_in_mid_batch_loses_and_repeats_nothing(log: Log, ledger: Le
     assert sorted(learning.used) == expected(400)
     assert len(learning.used) == len(set(learning.used))
     assert not first.lag().keys() & second.lag().keys()
+
+
+def test_a_commit_put_off_by_a_rebalance_is_made_before_leaving(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that closes while its group rebalances leaves nothing that its successor must read again."""
+    transport = impatient(log)
+    transport.send_many(traces(0, 40))
+    consumer = transport.consumer([TOPIC], GROUP)
+    seen = 0
+    while seen < 40:
+        seen += len(consumer.poll(0.5))
+    commit = KafkaConsumer.commit
+    refusals = iter([True, True])  # of the commit, and of the first attempt to make up for it
+
+    def refuse(client: KafkaConsumer, *arguments: Any, **options: Any) -> None:
+        if next(refusals, False):
+            raise errors.RebalanceInProgressError("the group rebalances")
+        commit(client, *arguments, **options)
+
+    monkeypatch.setattr(KafkaConsumer, "commit", refuse)
+    consumer.commit()
+    consumer.close()
+    successor = transport.consumer([TOPIC], GROUP)
+    while not successor.lag():
+        successor.poll(0.1)
+    assert sum(successor.lag().values()) == 0
 
 
 def test_a_consumer_killed_between_ledger_and_commit_uses_nothing_twice(
