@@ -162,6 +162,15 @@ class Settings(KafkaSettings):
     update_token_steps: int = Field(60_000, ge=1, description="Most answer tokens processed by one update.")
     learning_rate: float = Field(1.5e-3, gt=0)
     unroll_depth: int = Field(3, ge=1, le=8)
+    objective: str = Field(
+        "kl",
+        pattern="^(kl|hybrid|acceptance)$",
+        description="Training loss: KL to the target, KL that turns to total variation, or negative log "
+        "acceptance.",
+    )
+    rejected_weight: float = Field(
+        0.0, ge=0, le=10, description="How much more positions count in it whose draft was rejected."
+    )
     seed: int = Field(0, ge=0)
 
     @classmethod

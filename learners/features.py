@@ -90,7 +90,8 @@ class Assembler:
             self.recomputed[error.reason] += 1
             features, last_hidden = self._recompute(token_ids)
             feature_start = 0
-        return _fit(token_ids, answer_start, feature_start, features, last_hidden)
+        rejected = rejected_in(records)
+        return _fit(token_ids, answer_start, feature_start, features, last_hidden, rejected)
 
     def _captured(self, records: Sequence[TraceRecord]) -> tuple[int, Tensor, Tensor]:
         """First position and rows of the captured features."""
@@ -178,13 +179,31 @@ def tokens_of(records: Sequence[TraceRecord]) -> Tensor:
     return torch.tensor(ids, dtype=torch.int64)
 
 
+def rejected_in(records: Sequence[TraceRecord]) -> Tensor:
+    """Bool [T]: tokens of a request that stand where a draft was rejected."""
+    at = len(records[0].prompt_ids)
+    flags = torch.zeros(at + sum(len(record.output_ids) for record in records), dtype=torch.bool)
+    for record in records:
+        for step in record.steps:
+            place = step.output_offset + step.accepted
+            if step.accepted < len(step.drafted) and place < len(record.output_ids):
+                flags[at + place] = True
+        at += len(record.output_ids)
+    return flags
+
+
 def digest_of(sequence: TracedSequence) -> str:
     """sha256 (hex) of a sequence's token ids: equal for equal text."""
     return hashlib.sha256(sequence.token_ids.numpy().tobytes()).hexdigest()
 
 
 def _fit(
-    token_ids: Tensor, answer_start: int, feature_start: int, features: Tensor, last_hidden: Tensor
+    token_ids: Tensor,
+    answer_start: int,
+    feature_start: int,
+    features: Tensor,
+    last_hidden: Tensor,
+    rejected: Tensor,
 ) -> TracedSequence:
     """Align tokens and rows.
 
@@ -201,7 +220,9 @@ def _fit(
     )
     if answer_start > len(token_ids):
         raise LeftOutError("no_answer", "the features end before the answer begins")
-    sequence = TracedSequence(token_ids, answer_start, feature_start, features, last_hidden)
+    sequence = TracedSequence(
+        token_ids, answer_start, feature_start, features, last_hidden, rejected[: len(token_ids)]
+    )
     if not sequence.queries:
         raise LeftOutError("no_answer", "the answer is too short to draft in")
     return sequence

@@ -147,7 +147,8 @@ def current_environment() -> Environment:
 def sequence_sha256(sequence: TracedSequence) -> str:
     """sha256 (hex) of a sequence's tokens, bounds, features and hidden states, bit by bit."""
     digest = hashlib.sha256(f"{sequence.answer_start}:{sequence.feature_start}".encode())
-    for tensor in (sequence.token_ids, sequence.features, sequence.last_hidden):
+    parts = [sequence.token_ids, sequence.features, sequence.last_hidden]
+    for tensor in parts + ([] if sequence.rejected is None else [sequence.rejected]):
         digest.update(f"{tensor.dtype}:{list(tensor.shape)}".encode())
         digest.update(tensor.contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()

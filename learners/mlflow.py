@@ -209,6 +209,8 @@ def _log_params(client: Any, run_id: str, report: UpdateReport) -> None:
         "learning_rate": plan.learning_rate,
         "unroll_depth": plan.unroll_depth,
         "precision": plan.precision,
+        "objective": plan.objective,
+        "rejected_weight": plan.rejected_weight,
         "batch_tokens": plan.batch_tokens,
         "token_steps": plan.token_steps,
         "steps": report.steps,
@@ -236,6 +238,7 @@ def _log_metrics(client: Any, run_id: str, report: UpdateReport) -> None:
         "gain.upper": report.gain_upper,
         "training.seconds": report.training_seconds,
         "training.tokens": float(report.plan.tokens),
+        "training.peak_bytes": float(report.peak_bytes),
         "evaluation.seconds": report.evaluation_seconds,
     }
     metrics = [Metric(name, value, at, 0) for name, value in single.items() if abs(value) < float("inf")]

@@ -88,6 +88,10 @@ class UpdatePlan(msgspec.Struct, frozen=True):
     """created_at of the newest trace it trains on (Unix seconds)."""
     first_offset: dict[int, int]
     last_offset: dict[int, int]
+    objective: str = "kl"
+    """Of `adaptive.speculator.objective.Objective`."""
+    rejected_weight: float = 0.0
+    """How much more positions count whose draft was rejected while serving."""
 
 
 class UpdateReport(msgspec.Struct, frozen=True):
@@ -110,6 +114,8 @@ class UpdateReport(msgspec.Struct, frozen=True):
     evaluation_seconds: float
     evaluated_at: float
     adapter_sha256: str
+    peak_bytes: int = 0
+    """Most memory the learner held while it trained, the loaded models included; 0: not known."""
 
 
 class Update(msgspec.Struct, frozen=True):

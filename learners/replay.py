@@ -45,6 +45,8 @@ class Replay:
             "features": sequence.features.contiguous(),
             "last_hidden": sequence.last_hidden.contiguous(),
         }
+        if sequence.rejected is not None:
+            tensors["rejected"] = sequence.rejected
         save_file(tensors, partial)
         partial.replace(path)
 
@@ -61,7 +63,12 @@ class Replay:
             raise ReplayError(number, str(error)) from error
         answer_start, feature_start = tensors["starts"].tolist()
         return TracedSequence(
-            tensors["token_ids"], answer_start, feature_start, tensors["features"], tensors["last_hidden"]
+            tensors["token_ids"],
+            answer_start,
+            feature_start,
+            tensors["features"],
+            tensors["last_hidden"],
+            tensors.get("rejected"),
         )
 
     def remove(self, requests: Iterable[StoredRequest]) -> None:

@@ -16,7 +16,9 @@ from safetensors.torch import save_file
 
 from adaptive.speculator.adapter import Adapter, AdapterConfig
 from adaptive.speculator.loss import unrolled_loss
-from adaptive.speculator.sequences import batches
+from adaptive.speculator.objective import Objective
+from adaptive.speculator.sequences import pack_step
+from learners.memory import PeakMemory
 from learners.schedule import learning_rate, schedule
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ _log = structlog.get_logger(__name__)
 
 CHECKPOINT_STEPS: Final = 5
 GRADIENT_NORM: Final = 1.0
-_ROW_SLOTS: Final = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,8 @@ class Trained:
     losses: list[float]
     seconds: float
     """Of training itself, over every process that took part."""
+    peak_bytes: int = 0
+    """Most memory this process held while it trained, the models it has loaded included; 0: not known."""
 
 
 class _Checkpoint(msgspec.Struct, frozen=True):
@@ -86,12 +89,15 @@ class Trainer:
             ArithmeticError: the loss is not finite.
         """
         head = self._drafter.head
+        device = head.fc.weight.device
         adapter = Adapter(AdapterConfig(plan.rank), head.config, torch.Generator().manual_seed(plan.seed))
+        adapter.to(device)
         if warm_start is not None:
             adapter.load_tensors(warm_start)
         optimizer = torch.optim.AdamW(adapter.parameters(), lr=plan.learning_rate, weight_decay=0.0)
         state = _resume(checkpoint, _identity(plan), adapter, optimizer)
         losses, seconds = list(state.losses), state.seconds
+        memory = PeakMemory(device)
         steps = schedule(
             tokens, plan.fresh, token_steps=plan.token_steps, batch_tokens=plan.batch_tokens, seed=plan.seed
         )
@@ -104,7 +110,8 @@ class Trainer:
             seconds += time.monotonic() - began
             if (step + 1) % CHECKPOINT_STEPS == 0 or step + 1 == len(steps):
                 _save(checkpoint, _Checkpoint(_identity(plan), losses, seconds), adapter, optimizer)
-        return Trained({name: tensor.clone() for name, tensor in adapter.tensors().items()}, losses, seconds)
+        tensors = {name: tensor.cpu().clone() for name, tensor in adapter.tensors().items()}
+        return Trained(tensors, losses, seconds, memory.peak_bytes())
 
     def _step(
         self,
@@ -115,9 +122,16 @@ class Trainer:
     ) -> float:
         """One optimiser step over the sequences; returns its loss in nats."""
         head = self._drafter.head
-        (batch,) = batches(sequences, row_slots=_ROW_SLOTS, rows_per_batch=len(sequences))
-        batch = batch.to(head.fc.weight.device, head.fc.weight.dtype)
-        result = unrolled_loss(head, adapter, batch, plan.unroll_depth, target_rows=self._drafter.target_rows)
+        batch = pack_step(sequences).to(head.fc.weight.device, head.fc.weight.dtype)
+        result = unrolled_loss(
+            head,
+            adapter,
+            batch,
+            plan.unroll_depth,
+            target_rows=self._drafter.target_rows,
+            objective=Objective(plan.objective),
+            rejected_weight=plan.rejected_weight,
+        )
         loss = float(result.loss.detach())
         if not math.isfinite(loss):
             raise ArithmeticError(
@@ -166,8 +180,8 @@ def _resume(path: Path, plan: str, adapter: Adapter, optimizer: torch.optim.Opti
             parameter.copy_(tensors[f"parameter/{name}"])
             optimizer.state[parameter] = {
                 "step": torch.tensor(float(len(state.losses))),
-                "exp_avg": tensors[f"first/{name}"],
-                "exp_avg_sq": tensors[f"second/{name}"],
+                "exp_avg": tensors[f"first/{name}"].to(parameter.device),
+                "exp_avg_sq": tensors[f"second/{name}"].to(parameter.device),
             }
     _log.info("training goes on from its checkpoint", step=len(state.losses))
     return state

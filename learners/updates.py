@@ -174,6 +174,8 @@ class Updater:
             traces_until=max(request.created_at for request in chosen.training),
             first_offset={part: min(one.first_offset for one in span) for part, span in spans.items()},
             last_offset={part: max(one.last_offset for one in span) for part, span in spans.items()},
+            objective=settings.objective,
+            rejected_weight=settings.rejected_weight,
         )
 
     def proceed(self, update: Update, at: Callable[[str], None]) -> Update:
@@ -309,6 +311,7 @@ class Updater:
             evaluation_seconds=time.monotonic() - began,
             evaluated_at=self._clock(),
             adapter_sha256=sha256,
+            peak_bytes=trained.peak_bytes,
         )
 
     def _finish(self, update: Update) -> Update:

@@ -1,4 +1,4 @@
-"""Loss of an unrolled drafter: KL(target || drafter) over the draft vocabulary, mean of reachable queries."""
+"""Loss of an unrolled drafter over the draft vocabulary, mean of reachable queries."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from adaptive.speculator.objective import Objective, acceptance_rows, kl_rows, row_products
 from adaptive.speculator.unroll import unroll
 
 if TYPE_CHECKING:
@@ -20,27 +21,36 @@ CHUNK = 256  # rows of logits held at once: 256 x 16384 float32 stay in cache (o
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LossResult:
-    """`loss` is what to differentiate; `divergence` [depth] is the mean KL of each pass in nats, detached."""
+    """`loss` is what to differentiate; `divergence` [depth] each pass's mean (KL: nats)."""
 
     loss: Tensor
     divergence: Tensor
 
 
 class _HeadDivergence(torch.autograd.Function):
-    """Sum over rows of weight * cross-entropy(teacher, softmax(hidden @ head.T)), without keeping the logits.
+    """Sum over rows of weight * objective(teacher, softmax(hidden @ head.T)), without keeping the logits.
 
     The gradient with respect to the logits is formed while they are at hand, so backward is two scalings.
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: Tensor, teacher: Tensor, row_weight: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        head: Tensor,
+        teacher: Tensor,
+        entropy: Tensor,
+        row_weight: Tensor,
+        objective: Objective,
+    ) -> Tensor:
         d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         d_head = torch.zeros(head.shape, device=head.device) if ctx.needs_input_grad[1] else None
         cast = head.to(hidden.dtype)
         total = torch.zeros((), device=hidden.device)
         for start in range(0, len(hidden), CHUNK):
             part = slice(start, start + CHUNK)
-            value, grad = _rows_divergence(hidden[part] @ cast.T, teacher[part], row_weight[part])
+            rows = (hidden[part] @ cast.T, teacher[part], entropy[part], row_weight[part])
+            value, grad = kl_rows(*rows) if objective is Objective.KL else acceptance_rows(*rows, objective)
             total += value
             if d_hidden is not None:
                 d_hidden[part] = grad @ cast
@@ -50,7 +60,7 @@ class _HeadDivergence(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         d_hidden, d_head = ctx.saved_tensors
         scale = grads[0]
         return (
@@ -58,16 +68,9 @@ class _HeadDivergence(torch.autograd.Function):
             None if d_head is None else d_head * scale,
             None,
             None,
+            None,
+            None,
         )
-
-
-def _rows_divergence(logits: Tensor, teacher: Tensor, row_weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Weighted cross-entropy summed over rows, and its gradient with respect to the logits."""
-    wide = logits.float()
-    log_norm = torch.logsumexp(wide, dim=-1, keepdim=True)
-    cross_entropy = log_norm.squeeze(-1) - (teacher.float() * wide).sum(-1)
-    grad = (torch.exp(wide - log_norm) - teacher.float()) * row_weight[:, None]
-    return (cross_entropy * row_weight).sum(), grad.to(logits.dtype)
 
 
 @torch.no_grad()
@@ -91,10 +94,12 @@ def teacher_distribution(teacher_hidden: Tensor, target_rows: Tensor) -> tuple[T
 
 
 def _softmax_entropy(logits: Tensor) -> tuple[Tensor, Tensor]:
-    wide = logits.float()
-    log_p = wide - torch.logsumexp(wide, dim=-1, keepdim=True)
+    log_p = logits.float() if logits.dtype != torch.float32 else logits.clone()
+    log_p.sub_(log_p.amax(-1, keepdim=True))
     p = log_p.exp()
-    return p.to(logits.dtype), -(p * log_p).sum(-1)
+    norm = p.sum(-1, keepdim=True)
+    p.div_(norm)
+    return p.to(logits.dtype), norm.log().squeeze(-1) - row_products(p, log_p)
 
 
 def unrolled_loss(
@@ -106,8 +111,10 @@ def unrolled_loss(
     target_rows: Tensor,
     weight: float | Tensor = 1.0,
     decay: float = 0.8,
+    objective: Objective = Objective.KL,
+    rejected_weight: float = 0.0,
 ) -> LossResult:
-    """KL to the target over `depth` draft passes along the true continuation; pass j counts decay**(j-1).
+    """Distance to the target over `depth` passes along the true continuation; pass j counts decay**(j-1).
 
     Queries whose true token lies outside the draft vocabulary are left out: there a draft is rejected
     whatever it is, and what is left of the target's distribution would only be noise.
@@ -120,19 +127,21 @@ def unrolled_loss(
         target_rows: [D, H], see teacher_distribution.
         weight: the adapter's weight.
         decay: how much less each later pass counts; later drafts matter only if earlier ones were accepted.
+        objective: what is measured at each position.
+        rejected_weight: how much more a position counts whose draft was rejected while serving.
     """
     keep = ((batch.span >= 0) & head.t2d[batch.labels]).flatten().nonzero().squeeze(-1)
     teacher, entropy = teacher_distribution(batch.teacher_hidden.flatten(0, 1)[keep], target_rows)
+    emphasis = 1.0 + rejected_weight * batch.rejected.flatten()[keep].float()
     loss = torch.zeros((), device=keep.device)
     divergence = []
     for j, (hidden, reachable) in enumerate(unroll(head, adapter, batch, depth, weight)):
-        usable = reachable.flatten()[keep].float()
+        usable = reachable.flatten()[keep].float() * emphasis
         row_weight = usable / usable.sum().clamp(min=1.0)
-        cross_entropy = _HeadDivergence.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            hidden.flatten(0, 1)[keep], head.lm_head.weight, teacher, row_weight
+        mean = _HeadDivergence.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            hidden.flatten(0, 1)[keep], head.lm_head.weight, teacher, entropy, row_weight, objective
         )
-        kl = cross_entropy - (entropy * row_weight).sum()
-        loss = loss + decay**j * kl
-        divergence.append(kl.detach())
+        loss = loss + decay**j * mean
+        divergence.append(mean.detach())
     total = sum(decay**j for j in range(depth))
     return LossResult(loss / total, torch.stack(divergence))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+PADDING_MOST: Final = 0.1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,6 +27,7 @@ class TracedSequence:
         feature_start: first position that has features (later than 0 after a prefix-cache hit).
         features: [T - feature_start, L*H], the residual stream entering the feature layers, in layer order.
         last_hidden: [T - feature_start, H], after the target's final norm.
+        rejected: bool [T], tokens that stand where a draft was rejected while serving; None: not known.
     """
 
     token_ids: Tensor
@@ -32,6 +35,7 @@ class TracedSequence:
     feature_start: int
     features: Tensor
     last_hidden: Tensor
+    rejected: Tensor | None = None
 
     def __post_init__(self) -> None:
         rows = len(self.token_ids) - self.feature_start
@@ -40,6 +44,8 @@ class TracedSequence:
                 raise ValueError(
                     f"{name} has {len(getattr(self, name))} rows, token_ids and feature_start ask for {rows}"
                 )
+        if self.rejected is not None and len(self.rejected) != len(self.token_ids):
+            raise ValueError(f"rejected has {len(self.rejected)} entries for {len(self.token_ids)} tokens")
         if not 1 <= self.answer_start <= len(self.token_ids):
             raise ValueError(f"answer_start {self.answer_start} is outside the {len(self.token_ids)} tokens")
 
@@ -76,6 +82,7 @@ class Batch:
         labels: int64 [B, Q], the true token x[t+2].
         teacher_hidden: [B, Q, H], the target's last hidden state of position t+1.
         sequence: int64 [B, Q], index of the query's sequence in the packed list; -1 is padding.
+        rejected: bool [B, Q], a draft of this token was rejected while serving.
     """
 
     token_ids: Tensor
@@ -87,6 +94,7 @@ class Batch:
     labels: Tensor
     teacher_hidden: Tensor
     sequence: Tensor
+    rejected: Tensor
 
     def to(self, device: str | torch.device, dtype: torch.dtype) -> Batch:
         """Move every tensor; floating ones to `dtype`."""
@@ -100,6 +108,12 @@ class Batch:
     def query_count(self) -> int:
         """Queries that are not padding."""
         return int((self.span >= 0).sum())
+
+    @property
+    def padding(self) -> float:
+        """Share of slots, or of queries where that is more, that are padding."""
+        parts = (self.segment, self.span)
+        return max(float((part < 0).sum()) / max(1, part.numel()) for part in parts)
 
 
 def pack_rows(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -143,6 +157,7 @@ def collate(sequences: Sequence[TracedSequence], rows: Sequence[Sequence[int]]) 
     out = {
         name: torch.full((len(rows), width), fill, dtype=torch.int64) for name, (width, fill) in ints.items()
     }
+    rejected = torch.zeros(len(rows), queries, dtype=torch.bool)
     features = first.features.new_zeros(len(rows), slots, first.features.shape[-1])
     teacher = first.last_hidden.new_zeros(len(rows), queries, first.last_hidden.shape[-1])
     for b, row in enumerate(rows):
@@ -163,9 +178,35 @@ def collate(sequences: Sequence[TracedSequence], rows: Sequence[Sequence[int]]) 
             out["span"][b, q : q + m] = number
             out["sequence"][b, q : q + m] = index
             out["labels"][b, q : q + m] = item.token_ids[start + lead + 2 : start + lead + 2 + m]
+            if item.rejected is not None:
+                rejected[b, q : q + m] = item.rejected[start + lead + 2 : start + lead + 2 + m]
             teacher[b, q : q + m] = item.last_hidden[lead + 1 : lead + 1 + m]
             s, q = s + n, q + m
-    return Batch(features=features, teacher_hidden=teacher, **out)
+    return Batch(features=features, teacher_hidden=teacher, rejected=rejected, **out)
+
+
+def pack_step(sequences: Sequence[TracedSequence]) -> Batch:
+    """One batch of all sequences that can be trained on, at most `PADDING_MOST` of it padding.
+
+    Attention costs a row its length squared, so there are as many rows as that allows; one row pads nothing.
+
+    Raises:
+        ValueError: no sequence has a query.
+    """
+    sizes = {index: (item.slots, item.queries) for index, item in enumerate(sequences) if item.queries}
+    if not sizes:
+        raise ValueError("no sequence has a position to draft at")
+    order = sorted(sizes, key=lambda index: (-sizes[index][0], index))
+    for count in range(len(order), 1, -1):
+        rows: list[list[int]] = [[] for _ in range(count)]
+        fill = [(0, 0)] * count
+        for index in order:  # longest first, each into the emptiest row
+            row = min(range(count), key=fill.__getitem__)
+            rows[row].append(index)
+            fill[row] = (fill[row][0] + sizes[index][0], fill[row][1] + sizes[index][1])
+        if all(sum(part) >= (1 - PADDING_MOST) * count * max(part) for part in zip(*fill, strict=True)):
+            return collate(sequences, rows)
+    return collate(sequences, [order])
 
 
 def batches(

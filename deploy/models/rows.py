@@ -122,6 +122,7 @@ class FeatureStore:
             labels=rows.labels[index].long(),
             teacher_hidden=torch.roll(self.last_hidden[pick], -1, dims=1),
             sequence=span,
+            rejected=torch.zeros_like(span, dtype=torch.bool),
         )
 
 

@@ -67,7 +67,7 @@ def compile_for_training(head: Eagle3Head) -> None:
     for name in ("layer_input", "finish", "query", "key_value"):
         setattr(head, name, torch.compile(getattr(head, name), dynamic=False))
     unroll_module.attend = torch.compile(unroll_module.attend, dynamic=False)
-    loss_module._rows_divergence = torch.compile(loss_module._rows_divergence, dynamic=True)  # noqa: SLF001
+    loss_module.kl_rows = torch.compile(loss_module.kl_rows, dynamic=True)
     loss_module._softmax_entropy = torch.compile(loss_module._softmax_entropy, dynamic=True)  # noqa: SLF001
     loss_module.CHUNK = 1 << 15
 

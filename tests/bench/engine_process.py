@@ -93,6 +93,19 @@ class EngineProcess:
         found: list[tuple[list[int], list[float]]] = self._ask({"answers": prompts, "max_tokens": max_tokens})
         return found
 
+    def sample(
+        self,
+        prompts: list[list[dict[str, str]]],
+        max_tokens: list[int],
+        temperature: float,
+        seeds: list[int],
+    ) -> list[tuple[list[int], list[int]]]:
+        """Answer all prompts at once, each with its own limit and seed: prompt ids and answer ids."""
+        found: list[tuple[list[int], list[int]]] = self._ask(
+            {"sample": prompts, "max_tokens": max_tokens, "temperature": temperature, "seeds": seeds}
+        )
+        return found
+
     def close(self) -> None:
         """End the engine."""
         self._out.close()
@@ -171,6 +184,17 @@ def _answers(llm: Any, message: dict[str, Any]) -> list[tuple[list[int], list[fl
     return answers
 
 
+def _sample(llm: Any, message: dict[str, Any]) -> list[tuple[list[int], list[int]]]:
+    from vllm import SamplingParams  # noqa: PLC0415
+
+    params = [
+        SamplingParams(temperature=message["temperature"], max_tokens=most, seed=seed)
+        for most, seed in zip(message["max_tokens"], message["seeds"], strict=True)
+    ]
+    outputs = llm.chat(message["sample"], params, use_tqdm=False)
+    return [(list(output.prompt_token_ids), list(output.outputs[0].token_ids)) for output in outputs]
+
+
 def main() -> None:
     """The engine's side."""
     requests, answers = os.fdopen(int(sys.argv[1])), os.fdopen(int(sys.argv[2]), "w")
@@ -189,6 +213,8 @@ def main() -> None:
             answer(llm.collective_rpc(message["rpc"], args=tuple(message["args"]))[0])
         elif "answers" in message:
             answer(_answers(llm, message))
+        elif "sample" in message:
+            answer(_sample(llm, message))
         else:
             answer(_generate(llm, message))
 

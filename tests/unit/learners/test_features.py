@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from adaptive.contracts import Arm, VerifyStep
 from learners.features import Assembler, LeftOutError, digest_of
 from learners.testing import HIDDEN, LAYERS, TinyModels, TinyTenant, as_data
 
@@ -28,6 +29,21 @@ def test_segments_join_to_the_same_sequence_as_one_record(models: TinyModels, st
     assert torch.equal(whole.features, parts.features)
     assert torch.equal(whole.last_hidden, parts.last_hidden)
     assert digest_of(whole) == digest_of(parts)
+
+
+def test_rejected_drafts_mark_the_tokens_that_replaced_them(models: TinyModels, store: TensorStore) -> None:
+    """A step's own token is marked where a draft stood in its place, in every segment, and nowhere else."""
+    records = TinyTenant(models, store, "acme").request(prompt=8, answer=20, segments=2)
+    steps = [
+        VerifyStep(Arm.TURBO, 0, 0, [1, 2, 3], 1, [0.0] * 3),  # token 1 replaced the second draft
+        VerifyStep(Arm.TURBO, 0, 2, [1, 2, 3], 3, [0.0] * 3),  # all accepted
+        VerifyStep(Arm.OFF, 0, 6, [], 0, []),  # nothing drafted
+        VerifyStep(Arm.TURBO, 0, 8, [1, 2, 3], 2, [0.0] * 3),  # the request ended within the step
+    ]
+    records = [msgspec.structs.replace(record, steps=steps) for record in records]
+    sequence = Assembler(store, LAYERS, HIDDEN, None).assemble(records)
+    assert sequence.rejected is not None
+    assert sequence.rejected.nonzero().flatten().tolist() == [8 + 1, 8 + 10 + 1]
 
 
 def test_a_gap_between_segments_leaves_the_request_out(models: TinyModels, store: TensorStore) -> None:

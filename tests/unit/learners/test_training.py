@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import torch
 
+from adaptive.speculator.objective import Objective
 from learners.adapters import write_challenger
 from learners.drafter import load_drafter
 from learners.features import Assembler
@@ -45,9 +46,11 @@ def train(
     warm_start: dict[str, torch.Tensor] | None = None,
     learning_rate: float = 1e-2,
     kill_at: int | None = None,
+    precision: str = "float32",
+    objective: str = "kl",
 ) -> tuple[Trained, UpdatePlan]:
     """Train twelve steps."""
-    drafter = load_drafter(models.target, models.turbo, "float32")
+    drafter = load_drafter(models.target, models.turbo, precision)
     plan = UpdatePlan(
         tenant="acme",
         ordinal=1,
@@ -63,12 +66,14 @@ def train(
         learning_rate=learning_rate,
         rank=8,
         unroll_depth=2,
-        precision="float32",
+        precision=precision,
         target_sha256=drafter.target_sha256,
         turbo_sha256=drafter.turbo_sha256,
         traces_until=1.0,
         first_offset={},
         last_offset={},
+        objective=objective,
+        rejected_weight=1.0,
     )
 
     def on_step(step: int, steps: int) -> None:
@@ -87,19 +92,33 @@ def train(
     return trained, plan
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("objective", Objective)
 def test_equal_seed_and_traces_give_equal_bytes(
-    models: TinyModels, sequences: dict[int, TracedSequence], tmp_path: Path
+    models: TinyModels,
+    sequences: dict[int, TracedSequence],
+    tmp_path: Path,
+    precision: str,
+    objective: Objective,
 ) -> None:
-    """Two runs write the same file; another seed writes another one; the loss falls."""
+    """In every precision and objective, two runs write one file, another seed another; the loss falls."""
     files = []
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        trained, plan = train(models, sequences, tmp_path / f"{name}.checkpoint", seed=seed)
+        trained, plan = train(
+            models,
+            sequences,
+            tmp_path / f"{name}.checkpoint",
+            seed=seed,
+            precision=precision,
+            objective=objective,
+        )
         write_challenger(
             tmp_path / name / "adapter.safetensors", trained.tensors, msgspec.structs.replace(plan, seed=0)
         )
         files.append((tmp_path / name / "adapter.safetensors").read_bytes())
     assert files[0] == files[1] != files[2]
     assert trained.losses[-1] < trained.losses[0]
+    assert trained.peak_bytes > 1 << 20
 
 
 @pytest.mark.parametrize("kill_at", [2, CHECKPOINT_STEPS + 2, 2 * CHECKPOINT_STEPS])

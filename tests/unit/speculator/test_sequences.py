@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptive.speculator.sequences import TracedSequence, batches, pack_rows
+from adaptive.speculator.sequences import PADDING_MOST, TracedSequence, batches, pack_rows, pack_step
 
 
 @given(st.lists(st.integers(0, 60), max_size=80), st.integers(1, 50))
@@ -24,6 +24,35 @@ def test_packing_fills_rows(lengths: list[int]) -> None:
     """Rows are more than 90 % full when there is enough to choose from."""
     rows = pack_rows(lengths, 128)
     assert sum(lengths) > 0.9 * 128 * (len(rows) - 1)
+
+
+@given(st.lists(st.tuples(st.integers(3, 60), st.integers(1, 60)), min_size=1, max_size=12))
+def test_no_step_pads_more_than_a_tenth(sizes: list[tuple[int, int]]) -> None:
+    """Whatever the lengths, neither slots nor draft positions of a step are more than 10 % padding."""
+    made = [
+        TracedSequence(torch.arange(n), min(answer, n), 0, torch.zeros(n, 3), torch.zeros(n, 2))
+        for n, answer in sizes
+    ]
+    if not any(item.queries for item in made):
+        with pytest.raises(ValueError, match="no sequence has a position to draft at"):
+            pack_step(made)
+        return
+    batch = pack_step(made)
+    assert batch.padding <= PADDING_MOST
+    assert batch.query_count == sum(item.queries for item in made)
+    found = {(int(i), int(t)) for i, t in zip(batch.sequence[batch.span >= 0], batch.labels[batch.span >= 0])}  # noqa: B905
+    assert found == {
+        (i, t)
+        for i, item in enumerate(made)
+        for t in range(item.first_query + 2, len(item.token_ids))
+        if item.queries
+    }
+
+
+def test_equal_requests_get_rows_of_their_own() -> None:
+    """Rows stay short where that costs no padding: attention over a row grows with its length squared."""
+    made = [TracedSequence(torch.arange(20), 5, 0, torch.zeros(20, 3), torch.zeros(20, 2)) for _ in range(4)]
+    assert pack_step(made).token_ids.shape == (4, 18)
 
 
 def test_batches_cover_every_query(sequences: list[TracedSequence]) -> None:
@@ -53,3 +82,5 @@ def test_inconsistent_sequences_are_refused() -> None:
         TracedSequence(tokens, 2, 1, torch.zeros(5, 3), torch.zeros(4, 2))
     with pytest.raises(ValueError, match="answer_start 9 is outside the 5 tokens"):
         TracedSequence(tokens, 9, 0, torch.zeros(5, 3), torch.zeros(5, 2))
+    with pytest.raises(ValueError, match="rejected has 4 entries for 5 tokens"):
+        TracedSequence(tokens, 2, 0, torch.zeros(5, 3), torch.zeros(5, 2), torch.zeros(4, dtype=torch.bool))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
+import pytest
 import torch
 from torch.nn import functional
 
 from adaptive.speculator.adapter import Adapter
 from adaptive.speculator.loss import _HeadDivergence, unrolled_loss
-from adaptive.speculator.sequences import TracedSequence, batches, collate
+from adaptive.speculator.objective import HYBRID_DECAY, Objective
+from adaptive.speculator.sequences import TracedSequence, batches, collate, pack_step
 from adaptive.speculator.unroll import unroll
 
 from .server import draft_from
@@ -77,17 +80,67 @@ def test_loss_equals_explicit_divergence(
     torch.testing.assert_close(result.loss.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_head_divergence_gradients(generator: torch.Generator) -> None:
-    """The memory-saving loss has autograd's gradients for hidden states and LM head."""
+@pytest.mark.parametrize("objective", Objective)
+def test_head_divergence_gradients(generator: torch.Generator, objective: Objective) -> None:
+    """The memory-saving loss has autograd's value and gradients for hidden states and LM head."""
     hidden = torch.randn(9, 5, generator=generator, requires_grad=True)
     rows = torch.randn(7, 5, generator=generator, requires_grad=True)
     teacher = torch.randn(9, 7, generator=generator).softmax(-1)
+    entropy = -(teacher * teacher.log()).sum(-1)
     row_weight = torch.rand(9, generator=generator)
-    plain = -(teacher * (hidden @ rows.T).log_softmax(-1)).sum(-1) @ row_weight
+    log_q = (hidden @ rows.T).log_softmax(-1)
+    kl = (teacher * (teacher.log() - log_q)).sum(-1)
+    acceptance = torch.minimum(teacher, log_q.exp()).sum(-1)
+    share = torch.exp(-HYBRID_DECAY * acceptance.detach())
+    plain = {
+        Objective.KL: kl,
+        Objective.HYBRID: share * kl + (1 - share) * (1 - acceptance),
+        Objective.ACCEPTANCE: -acceptance.log(),
+    }[objective] @ row_weight
     expected = torch.autograd.grad(plain * 3, [hidden, rows])
-    fused = _HeadDivergence.apply(hidden, rows, teacher, row_weight)  # type: ignore[no-untyped-call]  # torch
+    fused = _HeadDivergence.apply(hidden, rows, teacher, entropy, row_weight, objective)  # type: ignore[no-untyped-call]  # torch
     torch.testing.assert_close(fused, plain)
     torch.testing.assert_close(torch.autograd.grad(fused * 3, [hidden, rows]), expected)
+
+
+def test_rejected_positions_count_more(
+    head: Eagle3Head, adapter: Adapter, sequences: list[TracedSequence], generator: torch.Generator
+) -> None:
+    """With weight 3 a position whose draft was rejected counts as four others."""
+    rows = torch.randn(17, 8, generator=generator, dtype=torch.float64)
+    item = sequences[2]
+    marked = dataclasses.replace(item, rejected=torch.rand(len(item.token_ids), generator=generator) < 0.4)
+    batch = collate([marked], [[0]])
+    result = unrolled_loss(head, adapter, batch, 1, target_rows=rows, rejected_weight=3.0)
+    ((hidden, reachable),) = unroll(head, adapter, batch, 1)
+    keep = reachable & head.t2d[batch.labels]
+    log_p = (batch.teacher_hidden[keep] @ rows.T).log_softmax(-1)
+    kl = (log_p.exp() * (log_p - head.lm_head(hidden[keep]).log_softmax(-1))).sum(-1)
+    slots = batch.positions[0, batch.query_slot[keep]]
+    assert marked.rejected is not None
+    weight = 1.0 + 3.0 * marked.rejected[slots + 2]
+    assert 1.0 < float(weight.mean()) < 4.0
+    expected = (kl * weight).sum() / weight.sum()
+    torch.testing.assert_close(result.loss.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_packing_changes_no_loss(
+    head: Eagle3Head,
+    adapter: Adapter,
+    sequences: list[TracedSequence],
+    generator: torch.Generator,
+    objective: Objective,
+) -> None:
+    """The loss of a packed step and the adapter's gradient are those of one row per request."""
+    rows = torch.randn(17, 8, generator=generator, dtype=torch.float64)
+    found = []
+    for batch in (pack_step(sequences), collate(sequences, [[0], [1], [2], [3]])):
+        adapter.zero_grad()
+        loss = unrolled_loss(head, adapter, batch, DEPTH, target_rows=rows, objective=objective).loss
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        found.append((loss.detach(), [p.grad for p in adapter.parameters()]))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-8)
 
 
 def test_training_an_adapter_lowers_the_loss(
