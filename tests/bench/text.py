@@ -8,6 +8,7 @@ greedy. Files hold token ids only, grow in blocks, and are gone on with, so a ru
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import time
 from typing import TYPE_CHECKING, Final
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from adaptive.models import prepare
-from adaptive.workloads import load
+from adaptive.workloads import Workload, load
 from tests.bench import result
 from tests.bench.engine_process import EngineProcess
 
@@ -39,6 +40,18 @@ class Text(msgspec.Struct, frozen=True, array_like=True):
     answer: list[int]
 
 
+def workload(name: str) -> Workload:
+    """A workload's prompts; "tuned" are those of "format" without examples, for a target that learned."""
+    if name != "tuned":
+        return load(name)
+    plain = load("format")
+    return Workload(name, *(tuple(map(_bare, side)) for side in (plain.traffic, plain.probe)))
+
+
+def _bare(prompt: Prompt) -> Prompt:
+    return dataclasses.replace(prompt, messages=prompt.messages[-1:])
+
+
 def turbo_directory() -> Path:
     """The shipped turbo."""
     return result.ROOT / "deploy" / "turbo" / "smollm2-135m"
@@ -49,15 +62,15 @@ def target_directory() -> Path:
     return prepare("smollm2-135m", result.ROOT / ".adaptive")
 
 
-def read(workload: str, side: str, target: str = "smollm2-135m") -> list[Text]:
+def read(name: str, side: str, target: str = "smollm2-135m") -> list[Text]:
     """What was generated so far of a workload's `traffic` or `probe`.
 
     Raises:
         SystemExit: nothing was.
     """
-    path = _path(workload, side, target)
+    path = _path(name, side, target)
     if not path.is_file():
-        raise SystemExit(f"{path} is missing: run `python -m tests.bench.text --workloads {workload}`")
+        raise SystemExit(f"{path} is missing: run `python -m tests.bench.text --workloads {name}`")
     return msgspec.msgpack.decode(path.read_bytes(), type=list[Text])
 
 
@@ -108,7 +121,7 @@ def main() -> int:
         seed=0,
     )
     for name in options.workloads.split(","):
-        prompts = load(name)
+        prompts = workload(name)
         probe = prompts.probe[: options.probe]
         extend(engine, probe, len(probe), _path(name, "probe", target.name), 0.0)
         extend(engine, prompts.traffic, options.requests, _path(name, "traffic", target.name), TEMPERATURE)
