@@ -21,7 +21,7 @@ from collectors.open import open_transport
 from collectors.state import CompactedView
 from collectors.store import TensorStore
 from learners.adapters import Champions
-from learners.drafter import Recomputer, faster_precision, load_drafter
+from learners.drafter import Recomputer, faster_precision, load_drafter, training_device
 from learners.erasure import Forgetting
 from learners.features import Assembler
 from learners.intake import Intake
@@ -62,7 +62,8 @@ def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[]
     paths = LearnerPaths(settings.home)
     target_directory, turbo_directory = drafter_directories(settings)
     lineage = turbo_lineage(turbo_directory)
-    drafter = load_drafter(target_directory, turbo_directory, faster_precision())
+    device = training_device()
+    drafter = load_drafter(target_directory, turbo_directory, faster_precision(device), device)
     config = drafter.head.config
     store = TensorStore(settings.resolved_store_url)
     transport = open_transport(settings.resolved_log_url, kafka=settings)
@@ -153,7 +154,7 @@ def run_again(settings: Settings, manifest: Manifest, directory: Path, progress:
         TransportError, StoreError: log or store cannot be used.
     """
     torch.set_num_threads(manifest.environment.threads)
-    drafter = load_drafter(*drafter_directories(settings), manifest.plan.precision)
+    drafter = load_drafter(*drafter_directories(settings), manifest.plan.precision, training_device())
     config = drafter.head.config
     store = TensorStore(settings.resolved_store_url)
     recompute = Recomputer(drafter) if manifest.features == "recomputed" else None

@@ -52,6 +52,7 @@ def score(
     if tensors is not None:
         adapter = Adapter(AdapterConfig(rank=tensors["q_proj.A"].shape[0]), head.config)
         adapter.load_tensors(tensors)
+        adapter.to(head.fc.weight.device)
     steps = accepted = 0
     per_position = [0] * lookahead
     requests: list[RequestScore] = []
