@@ -90,7 +90,11 @@ def main(arguments: Sequence[str]) -> Path:
     parser.add_argument("--validation", type=int, default=60)
     parser.add_argument("--token-steps", type=int, default=20_000)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="a few requests, for a check that it runs")
     options = parser.parse_args(arguments)
+    if options.quick:
+        options.ranks, options.budgets, options.extensions = "8", "12", "64"
+        options.validation, options.token_steps = 12, 1000
     torch.set_num_threads(options.threads)
     material = Material(text.target_directory())
     ranks = [int(rank) for rank in options.ranks.split(",") if rank]

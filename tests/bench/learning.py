@@ -43,7 +43,11 @@ def main(arguments: Sequence[str]) -> Path:
     parser.add_argument("--drift", type=str, help="model directory that replaces the target half-way")
     parser.add_argument("--name", default="learning", help="of the run: its state, JSON and figure")
     parser.add_argument("--report-only", action="store_true", help="write what there is")
+    parser.add_argument("--quick", action="store_true", help="64 requests, for a check that it runs")
     options = parser.parse_args(arguments)
+    if options.quick:
+        options.requests, options.every, options.first = 64, 32, 32
+        options.token_steps, options.probe, options.name = 1000, 4, "learning-quick"
     torch.set_num_threads(options.threads)
     curves: dict[str, list[Step]] = {}
     for workload in options.workloads.split(","):

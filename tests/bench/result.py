@@ -126,6 +126,7 @@ def make_page() -> None:
 
 
 def _section(document: Mapping[str, Any]) -> list[str]:
+    figure = DIRECTORY / f"{document['name']}.svg"
     lines = [
         "",
         f"## {document['name']}",
@@ -134,6 +135,7 @@ def _section(document: Mapping[str, Any]) -> list[str]:
         "",
         document["notes"],
         "",
+        *([f"![{figure.stem}](benchmarks/{figure.name})", ""] if figure.is_file() else []),
         "| variant | measure | median | min | max |",
         "| --- | --- | --- | --- | --- |",
     ]

@@ -75,7 +75,10 @@ def main(arguments: Sequence[str]) -> Path:
     parser.add_argument("--rounds", type=int, default=8, help="steps of each variant and workload")
     parser.add_argument("--requests", type=int, default=5, help="of a step")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="one round, for a check that it runs")
     options = parser.parse_args(arguments)
+    if options.quick:
+        options.rounds, options.workloads = 1, "tools"
     torch.set_num_threads(options.threads)
     target = text.target_directory()
     material = Material(target)
