@@ -30,6 +30,7 @@ from learners.ledger import Ledger
 from learners.mlflow import MlflowTracker
 from learners.mlflow_erasure import MlflowEraser, backend_url
 from learners.paths import LearnerPaths, drafter_directories
+from learners.plausibility import Plausibility
 from learners.publish import VersionPublisher
 from learners.replay import Replay
 from learners.rerun import rerun
@@ -86,6 +87,7 @@ def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[]
         Assembler(store, config.feature_layers, config.target_hidden_size, recompute),
         target_sha256=drafter.target_sha256,
         feature_source=drafter.source,
+        examine=Plausibility(drafter.target_rows, drafter.head.draft_token_ids).check,
     )
     updater = Updater(
         settings,

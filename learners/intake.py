@@ -25,10 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from adaptive.contracts import TenantChanged, TraceRecord
+    from adaptive.speculator.sequences import TracedSequence
     from collectors.consumer import ConsumerStatistics, Received
     from learners.features import Assembler
     from learners.ledger import Ledger
     from learners.replay import Replay
+
+    Examine = Callable[[Sequence[TraceRecord], TracedSequence], None]
+    """Raises LeftOutError for a request that must not be learned from."""
 
 _log = structlog.get_logger(__name__)
 
@@ -91,6 +95,7 @@ class Intake:
         *,
         target_sha256: str,
         feature_source: str,
+        examine: Examine | None = None,
         queue: FairQueue | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -101,6 +106,7 @@ class Intake:
         self._assembler: Final = assembler
         self._target_sha256: Final = target_sha256
         self._feature_source: Final = feature_source
+        self._examine: Final = examine
         self._clock: Final = clock
         self._queue: Final = FairQueue() if queue is None else queue
         for tenant, number in ledger.waiting_requests():
@@ -206,6 +212,8 @@ class Intake:
         tenant = records[0].tenant
         try:
             sequence = self._assembler.assemble(records)
+            if self._examine is not None:
+                self._examine(records, sequence)
         except LeftOutError as error:
             _log.info("request left out", tenant=tenant, request_id=records[0].request_id, reason=str(error))
             self._ledger.leave_out(number, error.reason)

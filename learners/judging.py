@@ -37,6 +37,7 @@ def judge(
     *,
     champion_weight: float,
     lookahead: int,
+    fresh: float,
     between: Callable[[], None],
 ) -> Judgement:
     """Score the hold-out and decide.
@@ -48,6 +49,7 @@ def judge(
         sequences: The hold-out.
         champion_weight: On the champion's delta, as it serves.
         lookahead: Drafts per verify step.
+        fresh: Share of the hold-out that no earlier challenger was judged by.
         between: Called between groups of requests; may raise to stop.
     """
     turbo = score(head, None, sequences, lookahead=lookahead, weight=1.0, between=between)
@@ -61,5 +63,6 @@ def judge(
         turbo=turbo.requests,
         champion=serving.requests if serving else None,
         challenger=new.requests,
+        fresh=fresh,
     )
     return Judgement(turbo, serving, new, verdict)

@@ -92,6 +92,13 @@ class UpdatePlan(msgspec.Struct, frozen=True):
     """Of `adaptive.speculator.objective.Objective`."""
     rejected_weight: float = 0.0
     """How much more positions count whose draft was rejected while serving."""
+    judged: tuple[int, ...] = ()
+    """Those of `holdout` that an earlier challenger was judged by: evidence that is spent."""
+
+    @property
+    def fresh_evidence(self) -> float:
+        """Share of the hold-out that the gate has not looked at yet."""
+        return 1.0 - len(self.judged) / len(self.holdout) if self.holdout else 0.0
 
 
 class UpdateReport(msgspec.Struct, frozen=True):

@@ -132,6 +132,7 @@ def rerun(
         [replay.load(plan.tenant, number) for number in plan.holdout],
         champion_weight=manifest.champion_weight,
         lookahead=manifest.lookahead,
+        fresh=plan.fresh_evidence,
         between=lambda: progress("evaluating", 0, 0),
     )
     return Rerun(

@@ -71,16 +71,22 @@ def make_models(root: Path, seed: int = 0) -> TinyModels:
 
 
 class TinyTenant:
-    """Makes traces of one tenant: a cycle through a few tokens with random jumps, as the target writes it."""
+    """Makes traces of one tenant: a cycle through a few tokens with random jumps, as the target writes it.
 
-    def __init__(self, models: TinyModels, store: TensorStore, tenant: str, seed: int = 0) -> None:
+    Where every token is a jump, the target's distribution is uniform: the text is random.
+    """
+
+    def __init__(
+        self, models: TinyModels, store: TensorStore, tenant: str, seed: int = 0, jumps: float = 0.1
+    ) -> None:
         self._models: Final = models
         self._store: Final = store
         self._tenant: Final = tenant
+        self._jumps: Final = jumps
         self._random: Final = random.Random(seed)  # noqa: S311  # reproducible on purpose, nothing secret
         order = list(range(VOCABULARY))
         self._random.shuffle(order)
-        self._cycle: Final = order[:TENANT_TOKENS]
+        self._cycle: Final = order if jumps == 1.0 else order[:TENANT_TOKENS]
         self._count = 0
 
     def request(
@@ -143,19 +149,22 @@ class TinyTenant:
         )
 
     def _write(self, length: int) -> list[int]:
-        at = self._random.randrange(TENANT_TOKENS)
+        at = self._random.randrange(len(self._cycle))
         tokens = []
         for _ in range(length):
-            jump = self._random.random() < 0.1
-            at = self._random.randrange(TENANT_TOKENS) if jump else (at + 1) % TENANT_TOKENS
+            jump = self._random.random() < self._jumps
+            at = self._random.randrange(len(self._cycle)) if jump else (at + 1) % len(self._cycle)
             tokens.append(self._cycle[at])
         return tokens
 
     def _compute(self, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """Features and last hidden states: the latter point to the next token of the cycle."""
-        following = [self._cycle[(self._cycle.index(token) + 1) % TENANT_TOKENS] for token in tokens]
         rows = self._models.embedding
-        return rows[tokens] @ self._models.projection, rows[following] * (8.0 / HIDDEN)
+        features = rows[tokens] @ self._models.projection
+        if self._jumps == 1.0:
+            return features, torch.zeros(len(tokens), HIDDEN)
+        following = [self._cycle[(self._cycle.index(token) + 1) % TENANT_TOKENS] for token in tokens]
+        return features, rows[following] * (8.0 / HIDDEN)
 
 
 def as_data(tensor: torch.Tensor) -> TensorData:

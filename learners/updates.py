@@ -143,6 +143,7 @@ class Updater:
             and champion.rank == settings.rank
             and self._champions.load(champion) is not None
         )
+        judged = {number for update in earlier if update.report for number in update.plan.holdout}
         tokens = sum(request.tokens for request in chosen.training)
         ordinal = len(earlier) + 1
         # Without a warm start everything is to be learned anew.
@@ -176,6 +177,7 @@ class Updater:
             last_offset={part: max(one.last_offset for one in span) for part, span in spans.items()},
             objective=settings.objective,
             rejected_weight=settings.rejected_weight,
+            judged=tuple(request.number for request in chosen.holdout if request.number in judged),
         )
 
     def proceed(self, update: Update, at: Callable[[str], None]) -> Update:
@@ -273,6 +275,7 @@ class Updater:
             [fingerprints.load(number) for number in plan.holdout],
             champion_weight=policy.weight if policy else 0.0,
             lookahead=lookahead,
+            fresh=plan.fresh_evidence,
             between=lambda: at("evaluating"),
         )
         scores = (judged.turbo.total, judged.champion.total if judged.champion else None)

@@ -35,6 +35,7 @@ from learners.ledger import Ledger
 from learners.manifest import MANIFEST, Manifest, read_manifest
 from learners.mlflow import TrackingError
 from learners.paths import LearnerPaths
+from learners.plausibility import Plausibility
 from learners.publish import VersionPublisher
 from learners.replay import Replay
 from learners.testing import HIDDEN, LAYERS, TinyModels, TinyTenant, make_models
@@ -153,6 +154,7 @@ class Installation:
             Assembler(self.store, LAYERS, HIDDEN, None),
             target_sha256=drafter.target_sha256,
             feature_source=drafter.source,
+            examine=Plausibility(drafter.target_rows, drafter.head.draft_token_ids).check,
         )
         updater = Updater(
             settings,

@@ -151,7 +151,7 @@ def test_nothing_of_an_erased_tenant_is_left_and_its_neighbour_keeps_everything(
     service: Service, installation: Installation, acme: TinyTenant, other: TinyTenant
 ) -> None:
     """Its tokens, features and adapter were in five places; afterwards no file of the home holds them."""
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     installation.traffic(other, 3)
     directory = service.start_endpoint()
     service.until(lambda: service.call("GET", "/v1/tenants/acme")["champion"] == 1)
@@ -181,7 +181,7 @@ def test_nothing_of_an_erased_tenant_is_left_and_its_neighbour_keeps_everything(
     answers = {answer["process"]: answer["removed"] for answer in service.job()["answers"]}
     assert answers["learner"]["mlflow runs"] == 1
     assert answers["learner"]["mlflow models"] == 1
-    assert answers["learner"]["learner replay"] == 20
+    assert answers["learner"]["learner replay"] == 28
     assert answers["engine engine-1"]["engine adapter files"] == 1
     assert service.job()["retired"] == ["acme@1"]
     assert directory.version_in_force("acme") == 0
@@ -190,7 +190,7 @@ def test_nothing_of_an_erased_tenant_is_left_and_its_neighbour_keeps_everything(
     assert "acme" not in service.learner.status.tenants
 
     service.call("POST", "/v1/tenants", {"id": "acme", "learn": True})
-    records = [acme.request() for _ in range(20)]
+    records = [acme.request() for _ in range(28)]
     installation.send(_of_generation(record, 1) for request in records for record in request)
     service.until(lambda: service.call("GET", "/v1/tenants/acme")["champion"])
     assert service.call("GET", "/v1/tenants/acme")["champion"] == 2, "no version number is given twice"
@@ -245,7 +245,7 @@ def test_an_update_under_way_is_abandoned_and_publishes_nothing(
     service: Service, installation: Installation, acme: TinyTenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tenant is erased between two training steps."""
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
 
     def erase() -> None:
         service.call("DELETE", "/v1/tenants/acme")

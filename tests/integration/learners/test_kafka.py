@@ -55,8 +55,8 @@ def test_every_role_works_on_kafka(
             assert time.monotonic() - began < 5, "the key does not work"
             time.sleep(0.02)
 
-        installation.traffic(acme, 20)
-        service.until(lambda: service.requests("acme") == 20)
+        installation.traffic(acme, 28)
+        service.until(lambda: service.requests("acme") == 28)
         service.until(lambda: service.call("GET", "/v1/tenants/acme")["champion"] == 1)
         service.until(lambda: directory.version_in_force("acme") == 1)
         service.until(lambda: "engine-1" in str(service.call("GET", "/v1/engines")))

@@ -40,7 +40,7 @@ def test_a_better_adapter_is_published_recorded_and_readable(
     installation: Installation, acme: TinyTenant
 ) -> None:
     """An update ends as version 1: in the store with its checksum, announced with its numbers, recorded."""
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner = installation.learner()
     learner.turn()
     (message,) = installation.published()
@@ -48,7 +48,7 @@ def test_a_better_adapter_is_published_recorded_and_readable(
     assert message.gain_lower > 0
     assert message.challenger.tau > message.turbo.tau
     assert message.mlflow_run_id == "run-1"
-    assert message.tokens_trained == 12 * 40
+    assert message.tokens_trained == 16 * 40
     assert sum(message.trace_last_offset.values()) >= 12
     path = installation.store.fetch(
         message.adapter.uri, message.adapter.sha256, installation.settings.home / "copy"
@@ -65,7 +65,7 @@ def test_no_update_begins_before_enough_new_tokens(installation: Installation, a
     installation.traffic(acme, 14)
     learner.turn()
     assert learner.status.tenants["acme"].updates == 0
-    installation.traffic(acme, 4)
+    installation.traffic(acme, 14)
     learner.turn()
     learner.turn()
     assert learner.status.tenants["acme"].updates == 1
@@ -76,10 +76,10 @@ def test_the_second_update_starts_from_and_must_beat_the_champion(
 ) -> None:
     """Once version 1 serves, the next challenger warm-starts from it, must beat it, and is version 2."""
     learner = installation.learner()
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner.turn()
     installation.promote(installation.published()[0])
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner.turn()
     update = learner._ledger.updates("acme")[-1]
     assert update.plan.warm_start is not None
@@ -97,7 +97,7 @@ def test_a_useless_challenger_is_refused_with_its_numbers(
     """A challenger that learned nothing is not announced; the refusal is recorded and shown."""
     monkeypatch.setattr(Trainer, "_step", lambda *_: 1.0)
     monkeypatch.setattr("learners.training._save", lambda *_: None)
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner = installation.learner()
     learner.turn()
     assert installation.published() == []
@@ -118,7 +118,7 @@ def test_switching_learning_off_or_freezing_stops_training(
     shown: str,
 ) -> None:
     """The update under way is abandoned at its next step and none begins after it."""
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner = installation.learner()
     interrupt(
         learner, monkeypatch, "training", lambda: installation.tenant("acme", learn=learn, freeze=freeze)
@@ -135,10 +135,10 @@ def test_a_frozen_tenant_keeps_its_traces_and_trains_nothing(
 ) -> None:
     """Frozen from the start: traffic is stored for replay and no update begins."""
     installation.tenant("acme", freeze=True)
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner = installation.learner()
     learner.turn()
-    assert learner.status.tenants["acme"].requests == 20
+    assert learner.status.tenants["acme"].requests == 28
     assert learner._ledger.updates("acme") == []
 
 
@@ -146,7 +146,7 @@ def test_the_pause_file_holds_training_between_steps(
     installation: Installation, acme: TinyTenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the file exists no step runs, traces are still taken in, and the status says paused."""
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner = installation.learner()
     interrupt(learner, monkeypatch, "training", installation.paths.pause.touch)
     seen: list[tuple[bool, str, int]] = []
@@ -159,7 +159,7 @@ def test_the_pause_file_holds_training_between_steps(
             seen.append((status.paused, status.tenants["acme"].training, status.tenants["acme"].requests))
             if len(seen) == 2:
                 installation.traffic(acme, 1)
-            if status.tenants["acme"].requests == 21:
+            if status.tenants["acme"].requests == 29:
                 installation.paths.pause.unlink()
 
     monkeypatch.setattr(learner, "_take_in", watched)
@@ -175,10 +175,10 @@ def test_tenants_take_turns(installation: Installation, acme: TinyTenant) -> Non
     installation.tenant("tiny")
     tiny = TinyTenant(installation.models, installation.store, "tiny", seed=5)
     learner = installation.learner()
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner.turn()
     installation.traffic(acme, 60)
-    installation.traffic(tiny, 20)
+    installation.traffic(tiny, 28)
     learner.turn()
     assert len(learner._ledger.updates("tiny")) == 1
     learner.turn()
@@ -191,7 +191,7 @@ def test_publishing_goes_on_while_mlflow_is_away(
     """The version is announced without a run id; the run is recorded when MLflow is back."""
     monkeypatch.setattr("learners.learner.HOUSEKEEPING_SECONDS", 0.0)
     installation.tracker.away = True
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner = installation.learner()
     learner.turn()
     (message,) = installation.published()
@@ -211,7 +211,7 @@ def test_a_store_outage_while_publishing_delays_the_version_only(
     def away(*_: object) -> None:
         raise StoreUnavailableError("away")
 
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner = installation.learner()
     with monkeypatch.context() as patch:
         patch.setattr("collectors.store.TensorStore.put_file", away)
@@ -227,7 +227,7 @@ def test_a_learner_stopped_in_mid_training_goes_on_as_if_nothing_had_been(
     installation: Installation, acme: TinyTenant, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A second learner finishes the first one's update, with the bytes one learner would publish."""
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner = installation.learner()
     interrupt(learner, monkeypatch, "training step 8/", installation.stop.set)
     with pytest.raises(StoppedError):
@@ -242,7 +242,7 @@ def test_a_learner_stopped_in_mid_training_goes_on_as_if_nothing_had_been(
 
     alone = type(installation)(tmp_path / "alone", installation.models)
     alone.tenant("acme")
-    alone.traffic(TinyTenant(alone.models, alone.store, "acme"), 20)
+    alone.traffic(TinyTenant(alone.models, alone.store, "acme"), 28)
     alone.learner().turn()
     assert alone.published()[0].adapter.sha256 == message.adapter.sha256
     alone.transport.close()
@@ -257,7 +257,7 @@ def test_an_update_that_always_fails_is_given_up(
         raise ArithmeticError("loss is nan")
 
     monkeypatch.setattr(Trainer, "train", broken)
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner = installation.learner()
     for _ in range(ATTEMPTS):
         with pytest.raises(ArithmeticError):
@@ -275,10 +275,10 @@ def test_a_damaged_replay_file_costs_one_update_and_not_the_learner(
     learner.turn()
     victim = min(installation.paths.replay.rglob("*.safetensors"))
     victim.write_bytes(b"damaged")
-    installation.traffic(acme, 6)
+    installation.traffic(acme, 14)
     learner.turn()
     assert [update.state for update in learner._ledger.updates("acme")] == [UpdateState.ABANDONED]
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner.turn()
     assert learner.status.tenants["acme"].versions == [1]
 
@@ -286,12 +286,12 @@ def test_a_damaged_replay_file_costs_one_update_and_not_the_learner(
 def test_an_unusable_champion_counts_as_turbo(installation: Installation, acme: TinyTenant) -> None:
     """A champion whose file is gone neither stops learning nor is it what a challenger is judged by."""
     learner = installation.learner()
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner.turn()
     message = installation.published()[0]
     installation.store.delete_tenant("acme")
     installation.promote(message)
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner.turn()
     update = learner._ledger.updates("acme")[-1]
     assert update.plan.warm_start is None
@@ -306,7 +306,7 @@ def test_the_champion_alias_follows_the_policy(
     """When a policy lets a published version serve, people looking at MLflow can see it."""
     monkeypatch.setattr("learners.learner.HOUSEKEEPING_SECONDS", 0.0)
     learner = installation.learner()
-    installation.traffic(acme, 20)
+    installation.traffic(acme, 28)
     learner.turn()
     installation.promote(installation.published()[0])
     learner.turn()

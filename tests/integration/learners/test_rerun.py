@@ -57,14 +57,14 @@ def past(models: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("learners.learner.POLL_SECONDS", 0.01)
         learner = made.learner()
-        made.traffic(acme, 20)
+        made.traffic(acme, 28)
         learner.turn()
         made.promote(made.published()[0], weight=0.5)
         again = acme.request(segments=2)
         made.send([again[1], again[0], again[1]])
         made.transport.send(TOPIC_TRACE_RECORDED, "acme", b"\xc1")
         made.traffic(other, 5)
-        made.traffic(acme, 20)
+        made.traffic(acme, 28)
         learner.turn()
     assert len(made.tracker.manifests) == 2
     shutil.rmtree(made.paths.root)
@@ -120,7 +120,7 @@ def test_the_command_reruns_a_run_of_mlflow(models: TinyModels, tmp_path: Path) 
     url = made.settings.resolved_tracking_url
     tracker = MlflowTracker(url, tmp_path / "home" / "mlartifacts", "tiny", "ledger")
     made.tracker = tracker  # type: ignore[assignment]  # the real one, here only
-    made.traffic(TinyTenant(models, made.store, "acme"), 20)
+    made.traffic(TinyTenant(models, made.store, "acme"), 28)
     made.learner().turn()
     made.transport.close()
     (published,) = _published_runs(made)

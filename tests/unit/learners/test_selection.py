@@ -51,7 +51,7 @@ def test_no_update_is_judged_by_a_request_that_any_update_trained_on(arrivals: l
 def test_the_holdout_is_the_newest_untrained_traffic_and_may_be_trained_on_later() -> None:
     """The newest requests are held out; when newer ones have come they enter training."""
     first = split([request(number) for number in range(40)])
-    assert [one.number for one in first.holdout] == list(range(30, 40))
+    assert [one.number for one in first.holdout] == list(range(28, 40))
     trained = {one.number for one in first.training}
     second = split([request(number, trained=number in trained) for number in range(80)])
     assert [one.number for one in second.holdout] == list(range(60, 80))
@@ -59,9 +59,9 @@ def test_the_holdout_is_the_newest_untrained_traffic_and_may_be_trained_on_later
 
 
 def test_a_small_replay_waits() -> None:
-    """Fifteen requests are too few for a hold-out of eight of which no more than half are held out."""
-    assert not split([request(number) for number in range(15)]).enough
-    assert split([request(number) for number in range(16)]).enough
+    """Of 20 requests no more than half are held out, too few for the gate; 24 are enough."""
+    assert not split([request(number) for number in range(20)]).enough
+    assert split([request(number) for number in range(2 * MINIMUM_REQUESTS)]).enough
 
 
 @given(st.lists(st.integers(1, 300), max_size=60), st.integers(1, 4000), st.integers(0, 9))
