@@ -19,8 +19,8 @@ from tests.integration.engine.prompts import PROMPTS
 if TYPE_CHECKING:
     from tests.integration.engine.harness import Counts, Engine
 
-TOKENS = 96
-SAMPLES = 2000
+TOKENS = 64
+SAMPLES = 1000
 MOVE = True
 """Requests in flight go on with the new version."""
 
@@ -195,13 +195,13 @@ def plain_samples(engine: Engine) -> list[list[int]]:
     return sample(engine, RequestPlan(tenant="sampled", arm=Arm.OFF), 1)
 
 
-@pytest.mark.parametrize(("arm", "fixed"), [(Arm.TURBO, True), (Arm.ADAPTER, True), (Arm.ADAPTER, False)])
+@pytest.mark.parametrize(("arm", "fixed"), [(Arm.TURBO, True), (Arm.ADAPTER, False)])
 def test_sampled_distribution_matches_no_speculation(
     engine: Engine, plain_samples: list[list[int]], arm: Arm, fixed: bool
 ) -> None:
-    """At T = 0.8 the first two tokens of 2,000 samples are distributed as without speculation.
+    """At T = 0.8 the first two tokens of 1,000 samples are distributed as without speculation.
 
-    That is so for each arm alone and with everything on: choice, early stop, copies and load floor.
+    That is so for turbo alone and with everything on: adapter, choice, early stop, copies and load floor.
     """
     tenant = f"sampled-{arm}-{fixed}"
     engine.commit(tenant, 1, engine.random_adapter(0.3))
