@@ -132,8 +132,8 @@ class Settings(KafkaSettings):
     retention_days: float = Field(
         7.0,
         gt=0,
-        description="Age at which traces leave the log; a tenant may have less. On Kafka also how long an "
-        "erased tenant's bytes stay: topics are made with it.",
+        description="Age at which traces leave the log and the learner's replay; a tenant may have less. On "
+        "Kafka also how long an erased tenant's bytes stay: topics are made with it.",
     )
     retention_bytes: int = Field(
         1 << 30, ge=1 << 20, description="Most bytes of traces kept per partition of the log."

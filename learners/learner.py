@@ -11,7 +11,7 @@ from collectors.store import StoreUnavailableError
 from collectors.transport import TransportUnavailableError
 from learners.mlflow import TrackingError, UnknownVersionError
 from learners.records import UpdateState
-from learners.selection import evictions
+from learners.selection import evictions, expired
 from learners.status import LearnerStatus, TenantStatus
 from learners.updates import AbandonedError
 
@@ -101,6 +101,7 @@ class Learner:
         self._paused = False
         self._error: str | None = None
         self._kept_house_at = -HOUSEKEEPING_SECONDS
+        self._retention_seconds: Final = settings.retention_days * 86_400
         self.beat = time.monotonic()
         """When the learner last gave a sign of life (monotonic seconds)."""
         self.status = LearnerStatus("starting", clock())
@@ -212,8 +213,22 @@ class Learner:
         self._paused = False
 
     def _trim(self, tenant: str) -> None:
+        """Keep what the tenant's retention allows, and of that what the replay has room for."""
         requests = self._ledger.ready(tenant)
-        gone = set(evictions(requests, self._settings.replay_tokens, self._settings.seed))
+        account = self._tenants.latest.get(tenant)
+        seconds = self._retention_seconds
+        if account is not None and account.retention_seconds is not None:
+            seconds = min(seconds, account.retention_seconds)
+        gone = set(
+            expired(
+                requests,
+                self._clock() - seconds,
+                account.retention_bytes if account is not None else None,
+                lambda number: self._replay.size(tenant, number),
+            )
+        )
+        kept = [request for request in requests if request.number not in gone]
+        gone |= set(evictions(kept, self._settings.replay_tokens, self._settings.seed))
         self._replay.remove(request for request in requests if request.number in gone)
         self._ledger.evict(gone)
 
@@ -225,6 +240,8 @@ class Learner:
         self._intake.give_up_stale()
         for tenant in self._ledger.tenants():
             self._trim(tenant)
+        # Twice: the log removes whole segments, and goes by the time at which it took a record in.
+        self._ledger.prune(self._clock() - 2 * self._retention_seconds)
         self._updater.record_late()
         self._mark_champions()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+import time
 import uuid
 from collections import Counter
 from contextlib import contextmanager
@@ -28,14 +29,14 @@ from learners.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS identity (ledger_id TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS trace (
     trace_id TEXT PRIMARY KEY, tenant TEXT NOT NULL,
-    log_partition INTEGER NOT NULL, log_offset INTEGER NOT NULL
+    log_partition INTEGER NOT NULL, log_offset INTEGER NOT NULL, entered_at REAL NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS part (
     tenant TEXT NOT NULL, request_id TEXT NOT NULL, segment INTEGER NOT NULL, finished INTEGER NOT NULL,
@@ -99,7 +100,8 @@ class Entered(NamedTuple):
 class Ledger:
     """Durable state of a learner; every method is one transaction. Used by one thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._clock: Final = clock
         path.parent.mkdir(parents=True, exist_ok=True)
         self._connection = sqlite3.connect(path, isolation_level=None, timeout=30, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode=WAL")
@@ -108,6 +110,7 @@ class Ledger:
         self._connection.execute("PRAGMA secure_delete=ON")
         self._connection.executescript(_SCHEMA)
         with self._transaction():
+            self._upgrade()
             row = self._connection.execute("SELECT ledger_id FROM identity").fetchone()
             self.ledger_id: Final[str] = row[0] if row else uuid.uuid4().hex
             if row is None:
@@ -340,6 +343,19 @@ class Ledger:
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return counts
 
+    def prune(self, before: float) -> int:
+        """Forget traces entered before `before` (Unix seconds), and requests of then that are in no replay.
+
+        Once the log cannot deliver a trace again, nothing asks for it. Returns how many traces there were.
+        """
+        with self._transaction():
+            traces = self._connection.execute("DELETE FROM trace WHERE entered_at < ?", (before,)).rowcount
+            self._connection.execute(
+                "DELETE FROM request WHERE state IN (?, ?) AND created_at < ?",
+                (RequestState.EVICTED, RequestState.LEFT_OUT, before),
+            )
+        return traces
+
     def note_erasure(self, tenant: str, done: str) -> None:
         """Remember which erasure of a tenant is done."""
         with self._transaction():
@@ -359,10 +375,17 @@ class Ledger:
             raise
         self._connection.execute("COMMIT")
 
+    def _upgrade(self) -> None:
+        """Add what ledgers of earlier releases lack."""
+        columns = {row[1] for row in self._connection.execute("PRAGMA table_info(trace)")}
+        if "entered_at" not in columns:
+            self._connection.execute("ALTER TABLE trace ADD COLUMN entered_at REAL NOT NULL DEFAULT 0")
+            self._connection.execute("UPDATE trace SET entered_at = ?", (self._clock(),))
+
     def _consume(self, record: TraceRecord, partition: int, offset: int) -> bool:
         cursor = self._connection.execute(
-            "INSERT OR IGNORE INTO trace VALUES (?, ?, ?, ?)",
-            (record.trace_id, record.tenant, partition, offset),
+            "INSERT OR IGNORE INTO trace VALUES (?, ?, ?, ?, ?)",
+            (record.trace_id, record.tenant, partition, offset, self._clock()),
         )
         return cursor.rowcount == 1
 

@@ -80,6 +80,13 @@ class Replay:
         """Delete one request's file if it is there."""
         self._path(tenant, number).unlink(missing_ok=True)
 
+    def size(self, tenant: str, number: int) -> int:
+        """Bytes of a request's file; 0 if it is gone."""
+        try:
+            return self._path(tenant, number).stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def forget(self, tenant: str) -> int:
         """Delete every file of a tenant, half-written ones too; returns how many there were."""
         folder = self._folder(tenant)

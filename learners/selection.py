@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from learners.gate import MINIMUM_REQUESTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from learners.records import StoredRequest
 
@@ -91,6 +91,29 @@ def evictions(requests: Sequence[StoredRequest], capacity: int, seed: int) -> tu
         else:
             room -= request.rows
     return tuple(evicted)
+
+
+def expired(
+    requests: Sequence[StoredRequest], before: float, most_bytes: int | None, size: Callable[[int], int]
+) -> tuple[int, ...]:
+    """Numbers of the requests that may no longer be kept.
+
+    Args:
+        requests: The tenant's replay.
+        before: Unix seconds; what was served earlier has expired.
+        most_bytes: The newest requests that fit are kept; None: no limit.
+        size: Bytes that a request takes, by its number.
+    """
+    gone = [request.number for request in requests if request.created_at < before]
+    if most_bytes is None:
+        return tuple(gone)
+    room = most_bytes
+    for request in sorted(requests, key=lambda request: -request.number):
+        if request.created_at >= before:
+            room -= size(request.number)
+            if room < 0:
+                gone.append(request.number)
+    return tuple(gone)
 
 
 def token_steps(fresh: int, old: int, most: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,8 @@ VOCABULARY: Final = 256
 LAYERS: Final = (0, 1, 2)
 TENANT_TOKENS: Final = 12
 """A tenant's text uses this many tokens, so that a low-rank delta can learn it."""
+BEGAN: Final = time.time() - 3600
+"""Unix seconds; requests are served one a second from then on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +93,9 @@ class TinyTenant:
         self._count = 0
 
     def request(
-        self, prompt: int = 8, answer: int = 40, segments: int = 1, created_at: float = 0.0
+        self, prompt: int = 8, answer: int = 40, segments: int = 1, created_at: float | None = None
     ) -> list[TraceRecord]:
-        """All segments of the tenant's next request; its features are in the store."""
+        """All segments of the tenant's next request, served now; its features are in the store."""
         self._count += 1
         request_id = f"{self._tenant}-{self._count}"
         tokens = self._write(prompt + answer)
@@ -125,7 +128,7 @@ class TinyTenant:
                     tenant=self._tenant,
                     request_id=request_id,
                     segment=segment,
-                    created_at=created_at or float(self._count),
+                    created_at=BEGAN + self._count if created_at is None else created_at,
                     target_sha256=self._models.target_sha256,
                     turbo_sha256=self._models.turbo_sha256,
                     tokenizer_sha256="",

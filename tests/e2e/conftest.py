@@ -1,7 +1,8 @@
-"""The whole service, once for all end-to-end tests."""
+"""The whole service: on Kafka for the tests of the loop, on the embedded log for one of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,11 @@ import pytest
 from adaptive.settings import Settings
 from adaptive.up.stack import Stack
 from tests.e2e.service import ROOT, Service
+from tests.kafka_broker import fresh_topics, quick_broker, warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 def free_port() -> int:
@@ -23,15 +26,15 @@ def free_port() -> int:
         return port
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Endpoint, engine, learner and controller on the embedded defaults, with small updates."""
-    home = tmp_path_factory.mktemp("home")
+@contextlib.contextmanager
+def running(home: Path, log_url: str | None) -> Iterator[Service]:
+    """Endpoint, engine, learner and controller, with small updates."""
     models = ROOT / ".adaptive" / "models"
     models.mkdir(parents=True, exist_ok=True)
     (home / "models").symlink_to(models)
     settings = Settings(
         home=home,
+        log_url=log_url,
         endpoint_port=free_port(),
         control_port=free_port(),
         acceptance_details=True,
@@ -42,3 +45,23 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         service = Service(settings, stack)
         yield service
         service.close()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The service on a real Kafka broker."""
+    broker = quick_broker(tmp_path_factory.mktemp("kafka"))
+    broker.start()
+    try:
+        warm_up(broker)
+        with fresh_topics(broker) as url, running(tmp_path_factory.mktemp("home"), url) as service:
+            yield service
+    finally:
+        broker.kill()
+
+
+@pytest.fixture
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The service on the embedded defaults."""
+    with running(tmp_path_factory.mktemp("home"), None) as service:
+        yield service

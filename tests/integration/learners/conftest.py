@@ -106,7 +106,15 @@ class Installation:
         self.revision = 0
         self.open: list[Learner] = []
 
-    def tenant(self, name: str, *, learn: bool = True, freeze: bool = False) -> None:
+    def tenant(
+        self,
+        name: str,
+        *,
+        learn: bool = True,
+        freeze: bool = False,
+        retention_seconds: float | None = None,
+        retention_bytes: int | None = None,
+    ) -> None:
         """Change a tenant's account."""
         self.revision += 1
         account = TenantChanged(
@@ -118,6 +126,8 @@ class Installation:
             share=False,
             freeze=freeze,
             changed_at=0.0,
+            retention_seconds=retention_seconds,
+            retention_bytes=retention_bytes,
         )
         self.transport.send(TOPIC_TENANT_CHANGED, name, encode(account))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -201,6 +202,28 @@ def test_publishing_goes_on_while_mlflow_is_away(
     assert [update.update_id for update in installation.tracker.recorded] == [1]
     assert learner._ledger.updates("acme")[0].run_id == "run-1"
     assert list(installation.paths.updates.rglob("*.safetensors")) == []
+
+
+@pytest.mark.parametrize("limit", ["own age", "own bytes", "the service's age"])
+def test_the_replay_keeps_no_more_than_the_retention_allows(
+    installation: Installation, acme: TinyTenant, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """A tenant's own limit, or the service's, takes old requests from disk and ledger and leaves new ones."""
+    monkeypatch.setattr("learners.learner.HOUSEKEEPING_SECONDS", 0.0)
+    now = time.time()
+    old = now - 10 * 86_400 if limit == "the service's age" else now - 60
+    for _ in range(3):
+        installation.send(acme.request(created_at=old))
+    installation.send(acme.request(created_at=now))
+    learner = installation.learner()
+    if limit == "own age":
+        installation.tenant("acme", retention_seconds=30.0)
+    elif limit == "own bytes":
+        installation.tenant("acme", retention_bytes=50_000)
+    learner.turn()
+    (file,) = installation.paths.replay.rglob("*.safetensors")
+    assert 25_000 < file.stat().st_size < 50_000
+    assert [request.created_at for request in learner._ledger.ready("acme")] == [now]
 
 
 def test_a_store_outage_while_publishing_delays_the_version_only(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -154,6 +155,39 @@ def test_an_update_goes_on_from_the_ledger(ledger: Ledger, tmp_path: Path) -> No
     assert again.unfinished_update() is None
     assert [one.update_id for one in again.unrecorded()] == [update.update_id]
     again.close()
+
+
+def test_traces_are_forgotten_when_the_log_can_no_longer_deliver_them(tmp_path: Path) -> None:
+    """By the time they were taken in; the requests of then go with them unless they are in the replay."""
+    now = [100.0]
+    ledger = Ledger(tmp_path / "aging.db", clock=lambda: now[0])
+    kept, evicted = make_ready(ledger, "r1", "d1"), make_ready(ledger, "r2", "d2")
+    ledger.evict([evicted])
+    now[0] = 200.0
+    make_ready(ledger, "r3", "d3")
+    assert ledger.prune(150.0) == 2
+    assert not ledger.enter(record("r3"), 0, 5)
+    assert ledger.enter(record("r2"), 0, 5)
+    assert kept in [one.number for one in ledger.ready("acme")]
+    assert len(ledger.complete_requests()) == 1
+    ledger.close()
+
+
+def test_a_ledger_of_an_earlier_release_is_taken_over(tmp_path: Path) -> None:
+    """Its traces count as taken in now, so that none is forgotten too early."""
+    path = tmp_path / "old.db"
+    with contextlib.closing(sqlite3.connect(path)) as old:
+        old.execute(
+            "CREATE TABLE trace (trace_id TEXT PRIMARY KEY, tenant TEXT NOT NULL, log_partition INTEGER NOT"
+            " NULL, log_offset INTEGER NOT NULL) WITHOUT ROWID"
+        )
+        old.execute("INSERT INTO trace VALUES (?, 'acme', 0, 5)", (record().trace_id,))
+        old.commit()
+    ledger = Ledger(path, clock=lambda: 100.0)
+    assert ledger.prune(99.0) == 0
+    assert not ledger.enter(record(), 0, 5)
+    assert ledger.prune(101.0) == 1
+    ledger.close()
 
 
 def test_stale_requests_are_named(ledger: Ledger) -> None:

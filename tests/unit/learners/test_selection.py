@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from learners.gate import MINIMUM_REQUESTS
 from learners.records import StoredRequest
-from learners.selection import HOLDOUT_MOST, batch_tokens, evictions, split, token_steps, update_seed
+from learners.selection import HOLDOUT_MOST, batch_tokens, evictions, expired, split, token_steps, update_seed
 
 
 def request(number: int, *, rows: int = 100, trained: bool = False) -> StoredRequest:
@@ -79,6 +79,14 @@ def test_the_replay_fits_its_capacity_and_keeps_the_newest(rows: list[int], capa
         if newest > capacity // 2:
             break
         assert one.number not in gone
+
+
+def test_what_is_older_than_the_retention_or_beyond_its_bytes_expires() -> None:
+    """Age counts for each request; bytes go to the newest requests, of any age that is allowed."""
+    stored = [request(number) for number in range(10)]
+    assert expired(stored, 3.0, None, lambda _: 100) == (0, 1, 2)
+    assert sorted(expired(stored, 3.0, 450, lambda _: 100)) == [0, 1, 2, 3, 4, 5]
+    assert expired(stored, 0.0, None, lambda _: 100) == ()
 
 
 def test_the_reservoir_is_a_fair_sample_of_all_older_traffic() -> None:
