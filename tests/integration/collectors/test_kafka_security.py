@@ -11,6 +11,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
+from kafka import KafkaAdminClient
+from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 from pydantic import SecretStr, ValidationError
 
 from adaptive.contracts import TOPIC_TRACE_RECORDED as TOPIC
@@ -61,56 +63,109 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def secure_url(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> Iterator[str]:
-    """A broker that takes clients by TLS and SASL PLAIN only, on one of its two ports."""
-    port = free_port()
-    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+def secure(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> Iterator[dict[str, str]]:
+    """URLs of a broker that takes clients by TLS: at one port with SASL, at another with a certificate."""
+    sasl, mutual = free_port(), free_port()
+    listeners = f"SECURE://127.0.0.1:{sasl},MUTUAL://127.0.0.1:{mutual}"
+    modules = "org.apache.kafka.common.security"
+    keystores = {
+        f"listener.name.{name}.ssl.{store}.{what}": value
+        for name in ("secure", "mutual")
+        for store, file in (("keystore", "broker.pem"), ("truststore", "ca.pem"))
+        for what, value in (("type", "PEM"), ("location", str(certificate / file)))
+    }
     broker = Broker(
         tmp_path_factory.mktemp("secure-kafka"),
         properties={
             **QUICK,
-            "listeners": f"SECURE://127.0.0.1:{port}",
-            "advertised.listeners": f"SECURE://127.0.0.1:{port}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
-            "listener.name.secure.sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.secure.plain.sasl.jaas.config": f'{module} required user_agent="{PASSWORD}";',
-            "listener.name.secure.ssl.keystore.type": "PEM",
-            "listener.name.secure.ssl.keystore.location": str(certificate / "broker.pem"),
+            **keystores,
+            "listeners": listeners,
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL,MUTUAL:SSL"
+            ),
+            "listener.name.mutual.ssl.client.auth": "required",
+            "listener.name.secure.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            "listener.name.secure.plain.sasl.jaas.config": (
+                f'{modules}.plain.PlainLoginModule required user_agent="{PASSWORD}";'
+            ),
+            **{
+                f"listener.name.secure.{mechanism}.sasl.jaas.config": (
+                    f"{modules}.scram.ScramLoginModule required;"
+                )
+                for mechanism in ("scram-sha-256", "scram-sha-512")
+            },
         },
         java_options=("-XX:TieredStopAtLevel=1",),
         outlives=False,
     )
     broker.start()
-    yield f"kafka://127.0.0.1:{port}"
+    admin = KafkaAdminClient(bootstrap_servers=broker.address)
+    for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+        upsertion = UserScramCredentialUpsertion("agent", mechanism, PASSWORD)
+        assert admin.alter_user_scram_credentials([upsertion]) == {"agent": None}
+    admin.close()
+    with KafkaTopicAdmin(KafkaAddress.parse(f"kafka://{broker.address}"), KafkaSettings()) as topics:
+        topics.create(topic_specs())
+    yield {"sasl": f"kafka://127.0.0.1:{sasl}", "mutual": f"kafka://127.0.0.1:{mutual}"}
     broker.kill()
 
 
-def settings(certificate: Path, password: str = PASSWORD) -> KafkaSettings:
+@pytest.fixture
+def secure_url(secure: dict[str, str]) -> str:
+    """The port with SASL."""
+    return secure["sasl"]
+
+
+def settings(certificate: Path, password: str = PASSWORD, mechanism: str = "PLAIN") -> KafkaSettings:
     """Settings of the client."""
     return KafkaSettings(
         kafka_security_protocol="SASL_SSL",
         kafka_ca_file=certificate / "ca.pem",
-        kafka_sasl_mechanism="PLAIN",
+        kafka_sasl_mechanism=mechanism,
         kafka_username="agent",
         kafka_password=SecretStr(password),
         kafka_timeout_seconds=5,
     )
 
 
-def test_a_log_behind_tls_and_sasl_works(secure_url: str, certificate: Path) -> None:
-    """Topics are made, a record is sent and read by a group, all over the secure listener."""
-    chosen = settings(certificate)
-    with KafkaTopicAdmin(KafkaAddress.parse(secure_url), chosen) as admin:
-        admin.create(topic_specs())
-    transport = open_transport(secure_url, kafka=chosen)
-    transport.send(TOPIC, "a", b"1")
-    consumer = transport.consumer([TOPIC], "group")
-    found = []
+def passes_on(url: str, chosen: KafkaSettings, value: bytes) -> bool:
+    """Whether a record that is sent comes back to a new group, which sees earlier tests' records too."""
+    transport = open_transport(url, kafka=chosen)
+    transport.send(TOPIC, "a", value)
+    consumer = transport.consumer([TOPIC], f"group-{value.hex()}")
+    found: list[bytes | None] = []
     for _ in range(50):
-        found += consumer.poll(0.2)
-        if found:
+        found += [record.value for record in consumer.poll(0.2)]
+        if value in found:
             break
-    assert [record.value for record in found] == [b"1"]
+    transport.close()
+    return value in found
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_log_behind_tls_and_sasl_works(secure_url: str, certificate: Path, mechanism: str) -> None:
+    """Topics are described, a record is sent and read by a group, all over the secure listener."""
+    chosen = settings(certificate, mechanism=mechanism)
+    with KafkaTopicAdmin(KafkaAddress.parse(secure_url), chosen) as admin:
+        assert all(state.partitions for state in admin.describe(topic_specs()))
+    assert passes_on(secure_url, chosen, mechanism.encode())
+
+
+def test_a_log_that_wants_a_client_certificate_works(secure: dict[str, str], certificate: Path) -> None:
+    """With certificate and key the broker lets a client in; without it is refused."""
+    chosen = KafkaSettings(
+        kafka_security_protocol="SSL",
+        kafka_ca_file=certificate / "ca.pem",
+        kafka_certificate_file=certificate / "ca.pem",
+        kafka_key_file=certificate / "broker.pem",
+        kafka_timeout_seconds=5,
+    )
+    assert passes_on(secure["mutual"], chosen, b"mutual")
+    nobody = chosen.model_copy(update={"kafka_certificate_file": None, "kafka_key_file": None})
+    transport = open_transport(secure["mutual"], kafka=nobody)
+    with pytest.raises(TransportError):
+        transport.send(TOPIC, "a", b"nobody")
     transport.close()
 
 
@@ -126,10 +181,11 @@ def test_the_environment_is_enough(
     transport.close()
 
 
-@pytest.mark.parametrize("fault", ["password", "authority"])
+@pytest.mark.parametrize("fault", ["password", "scram password", "authority"])
 def test_a_wrong_password_or_certificate_is_refused(secure_url: str, certificate: Path, fault: str) -> None:
     """Nothing is sent, and the password is in no message."""
-    chosen = settings(certificate, "wrong") if fault == "password" else settings(certificate)
+    wrong = "wrong" if "password" in fault else PASSWORD
+    chosen = settings(certificate, wrong, "SCRAM-SHA-512" if "scram" in fault else "PLAIN")
     if fault == "authority":
         chosen = chosen.model_copy(update={"kafka_ca_file": None})
     transport = open_transport(secure_url, kafka=chosen)
