@@ -47,19 +47,20 @@ def main(arguments: Sequence[str]) -> Path:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--temperatures", type=float, nargs="+", default=list(TEMPERATURES))
+    parser.add_argument("--concurrencies", type=int, nargs="+", default=list(CONCURRENCIES))
     parser.add_argument("--quick", action="store_true", help="one short round, for a check that it runs")
     options = parser.parse_args(arguments)
     if options.quick:
         options.rounds, options.tokens = 1, 24
-    plugin = engines.adaptive(max(CONCURRENCIES))
-    running = {STOCK: engines.stock(max(CONCURRENCIES)), ADAPTIVE: plugin, OFF: plugin}
+    plugin = engines.adaptive(max(options.concurrencies))
+    running = {STOCK: engines.stock(max(options.concurrencies)), ADAPTIVE: plugin, OFF: plugin}
     cells: dict[tuple[str, int, float], list[float]] = defaultdict(list)
     floor: dict[tuple[int, float], list[float]] = defaultdict(list)
     prompts = mixed()
     names = list(running)
     for number in range(-1, options.rounds):  # round -1 warms up
         for place, (concurrency, temperature) in enumerate(
-            itertools.product(CONCURRENCIES, options.temperatures)
+            itertools.product(options.concurrencies, options.temperatures)
         ):
             batch = list(itertools.islice(prompts, max(concurrency, 4)))
             turn = (number + place + 1) % len(names)
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str]) -> Path:
         "load",
         result.command("load", arguments),
         _variants(cells, floor),
-        _ratios(cells, options.temperatures),
+        _ratios(cells, options.concurrencies, options.temperatures),
         _notes(options),
     )
 
@@ -122,14 +123,16 @@ def _variants(
 
 
 def _ratios(
-    cells: dict[tuple[str, int, float], list[float]], temperatures: Sequence[float]
+    cells: dict[tuple[str, int, float], list[float]],
+    concurrencies: Sequence[int],
+    temperatures: Sequence[float],
 ) -> dict[str, Any]:
     return {
         f"tokens/s of {name} over {STOCK}, concurrency {concurrency}, T = {temperature}": result.ratios(
             cells[name, concurrency, temperature], cells[STOCK, concurrency, temperature]
         )
         for name in (ADAPTIVE, OFF)
-        for concurrency in CONCURRENCIES
+        for concurrency in concurrencies
         for temperature in temperatures
     }
 
