@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 CONCURRENCY = 4
 QUEUE_BYTES = 256 << 20
 WELL = "log well"
-PLAN = RequestPlan(tenant="bench", arm=Arm.TURBO, learn=True, features=True)
+PLAN = RequestPlan(tenant="bench", arm=Arm.TURBO, learn=True, features=True, ngram=False)
+"""Without copies of earlier answers: every variant of a round gets the same prompts."""
 
 
 class Capturing:
@@ -52,14 +53,14 @@ class Capturing:
         self.engine: EngineProcess = engines.adaptive(CONCURRENCY, capture)
         self.faults: dict[str, Callable[[], AbstractContextManager[None]]] = {WELL: contextlib.nullcontext}
 
-    def rate(self, fault: str, prompts: Iterator[list[dict[str, str]]], options: argparse.Namespace) -> float:
+    def rate(self, fault: str, prompts: Sequence[list[dict[str, str]]], tokens: int) -> float:
         """Tokens per second while the log has a fault; returns once it has none and took everything."""
         made = seconds = 0.0
         with self.faults[fault]():
-            while seconds < options.seconds:
+            for first in range(0, len(prompts), CONCURRENCY):
                 answer = self.engine.generate(
-                    list(itertools.islice(prompts, CONCURRENCY)),
-                    max_tokens=options.tokens,
+                    list(prompts[first : first + CONCURRENCY]),
+                    max_tokens=tokens,
                     extra_args=PLAN.to_extra_args(),
                 )
                 made += answer["tokens"]
@@ -135,13 +136,13 @@ def main(arguments: Sequence[str]) -> Path:
     """Run the benchmark; the path of its JSON. RuntimeError where a fault costs too much (`--least`)."""
     parser = argparse.ArgumentParser(prog="log_faults", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=15.0, help="of serving per variant and round")
+    parser.add_argument("--prompts", type=int, default=12, help="per variant and round")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--least", type=float, default=0.95, help="median ratio to a log that is well")
     parser.add_argument("--quick", action="store_true", help="one short round, for a check that it runs")
     options = parser.parse_args(arguments)
     if options.quick:
-        options.rounds, options.seconds, options.tokens, options.least = 1, 2.0, 24, 0.0
+        options.rounds, options.prompts, options.tokens, options.least = 1, 4, 24, 0.0
     cells: defaultdict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     prompts = (
         [{"role": message["role"], "content": message["content"]} for message in prompt] for prompt in mixed()
@@ -157,8 +158,9 @@ def main(arguments: Sequence[str]) -> Path:
         variants = [(log, fault) for log, capturing in running.items() for fault in capturing.faults]
         for number in range(-1, options.rounds):  # round -1 warms up
             turn = (number + 1) % len(variants)
+            batch = list(itertools.islice(prompts, options.prompts))
             for log, fault in variants[turn:] + variants[:turn]:
-                rate = running[log].rate(fault, prompts, options)
+                rate = running[log].rate(fault, batch, options.tokens)
                 print(f"round {number} {log}, {fault}: {rate:.1f} tokens/s", flush=True)  # noqa: T201  progress
                 if number >= 0:
                     cells[log][fault].append(rate)
@@ -177,8 +179,9 @@ def main(arguments: Sequence[str]) -> Path:
             if fault != WELL
         },
         f"SmolLM2-135M-Instruct in bfloat16, eager, {CONCURRENCY} requests at once, {options.tokens} new "
-        f"tokens each, every request recorded with its features, {options.seconds:g} s per variant, "
-        f"{options.rounds} rounds after one of warm-up. After every fault all traces arrived.",
+        f"tokens each, every request recorded with its features, the same {options.prompts} prompts for "
+        f"every variant of a round, {options.rounds} rounds after one of warm-up. After every fault all "
+        "traces arrived.",
     )
     for log, faults in cells.items():
         for fault, rates in faults.items():
