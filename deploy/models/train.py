@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from adaptive.speculator import loss as loss_module
+from adaptive.speculator import objective
 from adaptive.speculator import unroll as unroll_module
 from adaptive.speculator.loss import unrolled_loss
 
@@ -67,7 +68,8 @@ def compile_for_training(head: Eagle3Head) -> None:
     for name in ("layer_input", "finish", "query", "key_value"):
         setattr(head, name, torch.compile(getattr(head, name), dynamic=False))
     unroll_module.attend = torch.compile(unroll_module.attend, dynamic=False)
-    loss_module.kl_rows = torch.compile(loss_module.kl_rows, dynamic=True)
+    # Where `loss` looks it up, which is not where it is defined.
+    loss_module.kl_rows = torch.compile(objective.kl_rows, dynamic=True)  # type: ignore[attr-defined]
     loss_module._softmax_entropy = torch.compile(loss_module._softmax_entropy, dynamic=True)  # noqa: SLF001
     loss_module.CHUNK = 1 << 15
 

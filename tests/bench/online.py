@@ -52,6 +52,8 @@ class _State(msgspec.Struct):
     ready: list[StoredRequest] = []
     steps: list[Step] = []
     serving: bool = False
+    judged: set[int] = set()
+    """Hold-out requests that a challenger was judged by."""
 
 
 class OnlineTenant:
@@ -149,6 +151,7 @@ class OnlineTenant:
             training=tuple(one.number for one in chosen.training),
             fresh=tuple(one.number for one in chosen.fresh),
             holdout=tuple(one.number for one in chosen.holdout),
+            judged=tuple(one.number for one in chosen.holdout if one.number in self._state.judged),
             tokens=tokens,
             token_steps=budget,
             batch_tokens=batch_tokens(budget),
@@ -168,8 +171,10 @@ class OnlineTenant:
             [self._must_load(one.number) for one in chosen.holdout],
             champion_weight=1.0,
             lookahead=LOOKAHEAD,
+            fresh=plan.fresh_evidence,
             between=lambda: None,
         )
+        self._state.judged |= set(plan.holdout)
         publish = judged.verdict.publish
         challenger = self.tau(trained.tensors, probe)
         step = Step(
