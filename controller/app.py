@@ -29,7 +29,7 @@ from controller.erasing import ErasureWorker
 from controller.learner_metrics import LearnerCollector
 from controller.measuring import MeasuringMiddleware
 from controller.metrics import DatabaseCollector, Metrics
-from controller.routes import drafters, engines, erasures, health, keys, tenants
+from controller.routes import drafters, engines, erasures, health, keys, series, tenants
 from controller.tenants import Defaults, Floor
 from controller.workers import PolicyWorker, RelayWorker
 
@@ -115,7 +115,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     problems.install(app)
     app.add_middleware(AdminKeyMiddleware, key=key)
     app.add_middleware(MeasuringMiddleware, metrics=metrics)
-    for module in (tenants, erasures, keys, drafters, engines, health):
+    for module in (tenants, erasures, keys, drafters, series, engines, health):
         app.include_router(module.router)
     return app
 

@@ -196,13 +196,15 @@ class Erasure(Base):
 class CounterColumns:
     """Counts of one arm; see `adaptive.contracts.ArmCounters`."""
 
-    requests: Mapped[int]
-    verify_steps: Mapped[int]
-    drafted: Mapped[int]
-    accepted: Mapped[int]
+    requests: Mapped[int] = mapped_column(BigInteger)
+    verify_steps: Mapped[int] = mapped_column(BigInteger)
+    drafted: Mapped[int] = mapped_column(BigInteger)
+    accepted: Mapped[int] = mapped_column(BigInteger)
     accepted_per_position: Mapped[list[int]] = mapped_column(JSON)
-    emitted: Mapped[int]
+    emitted: Mapped[int] = mapped_column(BigInteger)
     engine_seconds: Mapped[float]
+    verify_steps_by_context: Mapped[list[int]] = mapped_column(JSON, default=list)
+    accepted_by_context: Mapped[list[int]] = mapped_column(JSON, default=list)
 
 
 class ArmTotal(CounterColumns, Base):
@@ -225,10 +227,25 @@ class ArmSample(CounterColumns, Base):
     arm: Mapped[str] = mapped_column(String(16))
     version: Mapped[int]
     engine: Mapped[str] = mapped_column(String(128))
-    bucket: Mapped[int]
+    bucket: Mapped[int] = mapped_column(BigInteger)
     """Unix seconds at which the bucket starts."""
 
     __table_args__ = (
         UniqueConstraint("tenant", "arm", "version", "bucket", "engine", name="uq_arm_samples_bucket"),
         Index("ix_arm_samples_bucket", "bucket"),
+        Index("ix_arm_samples_tenant_bucket", "tenant", "bucket"),
     )
+
+
+class ArmHistory(CounterColumns, Base):
+    """Counts of one arm over all engines within one wide time bucket, kept longer than the samples."""
+
+    __tablename__ = "arm_history"
+
+    tenant: Mapped[str] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
+    bucket: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    """Unix seconds at which the bucket starts."""
+    arm: Mapped[str] = mapped_column(String(16), primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+    __table_args__ = (Index("ix_arm_history_bucket", "bucket"),)

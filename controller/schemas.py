@@ -299,3 +299,84 @@ class EngineState(BaseModel):
     traces_published: int
     traces_dropped: int
     queue_depth: int
+
+
+class ContextPoint(BaseModel):
+    """What happened at contexts of one bucket of lengths."""
+
+    verify_steps: int
+    tau: float | None
+
+
+class SeriesPoint(BaseModel):
+    """Counts of one arm within one step of time."""
+
+    at: int
+    """Unix seconds at which the step begins."""
+    requests: int
+    verify_steps: int
+    drafted: int
+    accepted: int
+    tokens: int
+    engine_seconds: float
+    tau: float | None
+    acceptance: float | None
+    acceptance_per_position: list[float]
+    """Share of verify steps whose first i+1 drafts were all accepted."""
+    tokens_per_engine_second: float | None
+    by_context: list[ContextPoint]
+    """In the order of `context_buckets`; engines that do not count it send none."""
+
+
+class ArmSeries(BaseModel):
+    """One arm over time; steps in which it did nothing are left out."""
+
+    arm: str
+    version: int
+    points: list[SeriesPoint]
+
+
+class LiftPoint(BaseModel):
+    """One adapter over turbo's concurrent control traffic, as ratios; null where one of both made no step."""
+
+    at: int
+    version: int
+    tau: float | None
+    goodput: float | None
+
+
+class Series(BaseModel):
+    """A tenant over time."""
+
+    object: Literal["series"] = "series"
+    tenant: str
+    since: float
+    until: float
+    step: int
+    """Seconds per point."""
+    context_buckets: list[int | None]
+    """Upper ends (exclusive) of the context lengths; null is open."""
+    data: list[ArmSeries]
+    lift: list[LiftPoint]
+
+
+class LearnerState(BaseModel):
+    """The learner's own status; see `learners.status`."""
+
+    id: str
+    object: Literal["learner"] = "learner"
+    alive: bool
+    """Whether it reported within the last minute."""
+    state: str
+    updated_at: float
+    paused: bool
+    updates_due: int
+    lag_records: int
+    """Trace records left to read, over all partitions."""
+    behind_seconds: float
+    waiting: int
+    """Requests that wait for assembly."""
+    restarts: int
+    error: str | None
+    training: dict[str, str]
+    """Tenant -> what its update does, of those that are not idle."""

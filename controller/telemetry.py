@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import delete, select
 
 from adaptive.contracts import ArmCounters, EngineTelemetry, decode, encode
-from controller.models import ArmSample, ArmTotal, CounterColumns, Engine, Tenant
+from controller.models import ArmHistory, ArmSample, ArmTotal, CounterColumns, Engine, Tenant
 from controller.policy import Sample
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BUCKET_SECONDS: Final = 5
 SAMPLE_RETENTION_SECONDS: Final = 86_400.0
+HISTORY_BUCKET_SECONDS: Final = 300
+HISTORY_RETENTION_SECONDS: Final = 31 * 86_400.0
 
 ArmKey = tuple[str, str, int]
 """Tenant, arm, version."""
@@ -65,6 +67,7 @@ def record_telemetry(session: Session, report: EngineTelemetry, received_at: flo
         if key[0] in known and change is not None:
             _add(_total(session, key), change)
             _add(_sample(session, key, report.engine_id, bucket), change)
+            _add(_history(session, key, bucket - bucket % HISTORY_BUCKET_SECONDS), change)
     if engine is None:
         engine = Engine(id=report.engine_id)
         session.add(engine)
@@ -113,8 +116,9 @@ def samples(session: Session, key: ArmKey, since: float) -> list[Sample]:
 
 
 def prune(session: Session, now: float) -> None:
-    """Delete samples older than a day; totals stay."""
+    """Delete samples older than a day and history older than a month; totals stay."""
     session.execute(delete(ArmSample).where(ArmSample.bucket < now - SAMPLE_RETENTION_SECONDS))
+    session.execute(delete(ArmHistory).where(ArmHistory.bucket < now - HISTORY_RETENTION_SECONDS))
 
 
 def _by_arm(counters: list[ArmCounters]) -> dict[ArmKey, ArmCounters]:
@@ -138,6 +142,12 @@ def _difference(new: ArmCounters, old: ArmCounters | None) -> ArmCounters | None
         ),
         emitted=max(new.emitted - old.emitted, 0),
         engine_seconds=max(new.engine_seconds - old.engine_seconds, 0.0),
+        verify_steps_by_context=_add_positions(
+            new.verify_steps_by_context, [-count for count in old.verify_steps_by_context]
+        ),
+        accepted_by_context=_add_positions(
+            new.accepted_by_context, [-count for count in old.accepted_by_context]
+        ),
     )
     return change if change.requests or change.verify_steps or change.emitted else None
 
@@ -151,27 +161,37 @@ def _add(row: CounterColumns, change: ArmCounters) -> None:
     row.accepted_per_position = _add_positions(row.accepted_per_position, change.accepted_per_position)
     row.emitted += change.emitted
     row.engine_seconds += change.engine_seconds
+    row.verify_steps_by_context = _add_positions(row.verify_steps_by_context, change.verify_steps_by_context)
+    row.accepted_by_context = _add_positions(row.accepted_by_context, change.accepted_by_context)
 
 
 def _add_positions(left: list[int], right: list[int]) -> list[int]:
     return [max(a + b, 0) for a, b in zip_longest(left, right, fillvalue=0)]
 
 
-_ZERO: Final = {
-    "requests": 0,
-    "verify_steps": 0,
-    "drafted": 0,
-    "accepted": 0,
-    "emitted": 0,
-    "engine_seconds": 0.0,
-}
+def _zero() -> dict[str, Any]:
+    """Columns of a row that has counted nothing."""
+    numbers = dict.fromkeys(("requests", "verify_steps", "drafted", "accepted", "emitted"), 0)
+    lists: dict[str, list[int]] = {
+        name: [] for name in ("accepted_per_position", "verify_steps_by_context", "accepted_by_context")
+    }
+    return {**numbers, **lists, "engine_seconds": 0.0}
 
 
 def _total(session: Session, key: ArmKey) -> ArmTotal:
     row = session.get(ArmTotal, key)
     if row is None:
         tenant, arm, version = key
-        row = ArmTotal(tenant=tenant, arm=arm, version=version, accepted_per_position=[], **_ZERO)
+        row = ArmTotal(tenant=tenant, arm=arm, version=version, **_zero())
+        session.add(row)
+    return row
+
+
+def _history(session: Session, key: ArmKey, bucket: int) -> ArmHistory:
+    tenant, arm, version = key
+    row = session.get(ArmHistory, (tenant, bucket, arm, version))
+    if row is None:
+        row = ArmHistory(tenant=tenant, bucket=bucket, arm=arm, version=version, **_zero())
         session.add(row)
     return row
 
@@ -194,8 +214,7 @@ def _sample(session: Session, key: ArmKey, engine: str, bucket: int) -> ArmSampl
             version=version,
             engine=engine,
             bucket=bucket,
-            accepted_per_position=[],
-            **_ZERO,
+            **_zero(),
         )
         session.add(row)
     return row
