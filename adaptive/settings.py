@@ -59,6 +59,12 @@ class Settings(KafkaSettings):
     endpoint_port: int = Field(8000, ge=1, le=65535)
     control_port: int = Field(8100, ge=1, le=65535)
 
+    control_requests_per_second: float = Field(
+        500.0,
+        gt=0,
+        description="Admin API requests of the admin, or of one tenant's key; twice that at once.",
+    )
+
     model: str = Field("smollm2-135m", description="Catalogue name or directory of the target.")
     turbo: Path | None = Field(
         None, description="Directory of the turbo checkpoint; default: the shipped one."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 import uvicorn
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from adaptive import log
 from adaptive.contracts import TOPIC_POLICY_DECIDED, TOPIC_TENANT_CHANGED, PolicyDecided, TenantChanged
@@ -20,16 +20,19 @@ from collectors.open import open_transport
 from collectors.provision import open_topic_admin, specified_topics
 from collectors.state import CompactedView
 from collectors.store import TensorStore
-from controller import problems
+from controller import operation, problems
 from controller.admin_key import ensure_admin_key
-from controller.authentication import AdminKeyMiddleware
+from controller.authentication import KeyMiddleware
+from controller.bounding import BodyLimitMiddleware
 from controller.context import Control
 from controller.database import Database
 from controller.erasing import ErasureWorker
+from controller.identity import authorize
 from controller.learner_metrics import LearnerCollector
 from controller.measuring import MeasuringMiddleware
 from controller.metrics import DatabaseCollector, Metrics
-from controller.routes import drafters, engines, erasures, health, keys, series, tenants
+from controller.rates import RateLimits
+from controller.routes import audit, drafters, engines, erasures, health, keys, series, tenants
 from controller.tenants import Defaults, Floor
 from controller.workers import PolicyWorker, RelayWorker
 
@@ -110,12 +113,21 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
         transport.close()
         database.close()
 
-    app = FastAPI(title="adaptive-speculator admin API", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="adaptive-speculator admin API",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(authorize)],
+    )
     app.state.control = control
     problems.install(app)
-    app.add_middleware(AdminKeyMiddleware, key=key)
+    operation.install(app)
+    app.add_middleware(BodyLimitMiddleware)
+    rates = RateLimits(settings.control_requests_per_second)
+    app.add_middleware(KeyMiddleware, key=key, database=database, rates=rates, metrics=metrics)
     app.add_middleware(MeasuringMiddleware, metrics=metrics)
-    for module in (tenants, erasures, keys, drafters, series, engines, health):
+    for module in (tenants, erasures, keys, drafters, series, engines, audit, health):
         app.include_router(module.router)
     return app
 

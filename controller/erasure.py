@@ -30,6 +30,7 @@ from adaptive.contracts import (
 from controller import rollout
 from controller.errors import NotFoundError
 from controller.models import (
+    Answer,
     ArmHistory,
     ArmSample,
     ArmTotal,
@@ -127,7 +128,13 @@ def unfinished(session: Session, tenant_id: str) -> Erasure | None:
 def remove_rows(session: Session, tenant_id: str) -> dict[str, int]:
     """Delete every row about a tenant but those of its erasures; returns how many, per table."""
     tables = ((Key, "tenant"), (Version, "tenant"), (Decision, "tenant"), (ArmTotal, "tenant"))
-    more = ((ArmSample, "tenant"), (ArmHistory, "tenant"), (OutboxMessage, "key"), (Tenant, "id"))
+    more = (
+        (ArmSample, "tenant"),
+        (ArmHistory, "tenant"),
+        (Answer, "tenant"),
+        (OutboxMessage, "key"),
+        (Tenant, "id"),
+    )
     removed = {}
     session.flush()
     for model, column in (*tables, *more):

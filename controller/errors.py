@@ -29,3 +29,15 @@ class InvalidFieldError(ControlError):
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(detail)
         self.field = field
+
+
+class ForbiddenError(ControlError):
+    """The key is valid and its scope does not reach this."""
+
+
+class PreconditionError(ControlError):
+    """The state is not the one that If-Match names."""
+
+
+class ReusedKeyError(ControlError):
+    """An Idempotency-Key came with another request before."""

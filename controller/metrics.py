@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 
 from controller import outbox
-from controller.models import Decision, DecisionKind, Engine, Tenant
+from controller.models import DecisionCount, DecisionKind, Engine, Tenant
 from controller.views import ALIVE_SECONDS
 
 if TYPE_CHECKING:
@@ -46,6 +46,12 @@ class Metrics:
         self.records = Counter(
             "adaptive_control_records", "Log records consumed.", ["topic"], registry=self.registry
         )
+        self.turned_away = Counter(
+            "adaptive_control_turned_away",
+            "Requests without a valid key, without the scope, or above the rate limit.",
+            ["reason"],
+            registry=self.registry,
+        )
         self.failures = Counter(
             "adaptive_control_worker_failures",
             "Rounds of a background worker that failed and are retried.",
@@ -77,8 +83,7 @@ class DatabaseCollector(Collector):
             waiting = outbox.pending(session)
             tenants = session.scalar(select(func.count(Tenant.id))) or 0
             engines = session.scalar(select(func.count(Engine.id)).where(recent)) or 0
-            query = select(Decision.kind, func.count()).group_by(Decision.kind)
-            taken = dict(session.execute(query).all())
+            taken = dict(session.execute(select(DecisionCount.kind, DecisionCount.taken)).all())
         decisions = CounterMetricFamily("adaptive_control_decisions", "Decisions taken.", labels=["kind"])
         for kind in DecisionKind:
             decisions.add_metric([kind.value], taken.get(kind.value, 0))

@@ -9,8 +9,23 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Connection,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    String,
+    Text,
+    UniqueConstraint,
+    event,
+)
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from controller.names import KeyScope
 
 NAME_LENGTH = 64
 
@@ -80,6 +95,11 @@ class Tenant(Base):
     requests_per_minute: Mapped[int | None] = mapped_column(BigInteger, default=None)
     tokens_per_minute: Mapped[int | None] = mapped_column(BigInteger, default=None)
     concurrent_requests: Mapped[int | None] = mapped_column(BigInteger, default=None)
+    edition: Mapped[int] = mapped_column()
+    """Counts every change of the row; what the entity tag is made of."""
+
+    # A change of a row that somebody else has changed since it was read fails instead of undoing theirs.
+    __mapper_args__ = {"version_id_col": edition}  # noqa: RUF012  as SQLAlchemy reads it
 
 
 class Key(Base):
@@ -93,6 +113,9 @@ class Key(Base):
     prefix: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float]
     revoked_at: Mapped[float | None]
+    scope: Mapped[str] = mapped_column(String(16), default=KeyScope.INFERENCE)
+    expires_at: Mapped[float | None] = mapped_column(default=None)
+    """When a key that was rotated is revoked."""
 
 
 class Version(Base):
@@ -117,7 +140,7 @@ class Decision(Base):
     __tablename__ = "decisions"
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    tenant: Mapped[str] = mapped_column(ForeignKey("tenants.id"), index=True)
+    tenant: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
     decided_at: Mapped[float]
     kind: Mapped[str] = mapped_column(String(16))
     actor: Mapped[str] = mapped_column(String(16))
@@ -130,6 +153,26 @@ class Decision(Base):
     """Policy in force afterwards."""
     reason: Mapped[str]
     evidence: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+    __table_args__ = (Index("ix_decisions_tenant_id", "tenant", "id"),)
+
+
+class DecisionCount(Base):
+    """How many decisions of a kind were ever taken, those of erased tenants included."""
+
+    __tablename__ = "decision_counts"
+
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    taken: Mapped[int] = mapped_column(BigInteger)
+
+
+@event.listens_for(Decision, "after_insert")
+def _count_decision(_mapper: object, connection: Connection, decision: Decision) -> None:
+    """Count in the same transaction: counting a million rows for every scrape would be slow."""
+    insert = sqlite_insert if connection.dialect.name == "sqlite" else postgresql_insert
+    statement = insert(DecisionCount).values(kind=decision.kind, taken=1)
+    more = {"taken": DecisionCount.taken + 1}
+    connection.execute(statement.on_conflict_do_update(index_elements=[DecisionCount.kind], set_=more))
 
 
 class OutboxMessage(Base):
@@ -249,3 +292,52 @@ class ArmHistory(CounterColumns, Base):
     version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
 
     __table_args__ = (Index("ix_arm_history_bucket", "bucket"),)
+
+
+class AuditEntry(Base):
+    """Who changed what; it stays when the tenant is erased, and holds no content and no key."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[float]
+    actor: Mapped[str] = mapped_column(String(NAME_LENGTH))
+    """`admin`, or the id of a tenant's key."""
+    scope: Mapped[str] = mapped_column(String(16))
+    action: Mapped[str] = mapped_column(String(128))
+    """Method and route."""
+    tenant: Mapped[str | None] = mapped_column(String(NAME_LENGTH))
+    request_id: Mapped[str] = mapped_column(String(NAME_LENGTH))
+    details: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+    __table_args__ = (Index("ix_audit_tenant_id", "tenant", "id"),)
+
+
+class Answer(Base):
+    """What a request with an Idempotency-Key was answered, written in the transaction of its change."""
+
+    __tablename__ = "answers"
+
+    owner: Mapped[str] = mapped_column(String(NAME_LENGTH), primary_key=True)
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(String(64))
+    """SHA-256 (hex) of method, path and body."""
+    tenant: Mapped[str | None] = mapped_column(String(NAME_LENGTH), index=True)
+    status: Mapped[int]
+    headers: Mapped[dict[str, str]] = mapped_column(JSON)
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+    created_at: Mapped[float] = mapped_column(index=True)
+
+
+class Lease(Base):
+    """Which controller acts; see `controller.lease`."""
+
+    __tablename__ = "leases"
+
+    name: Mapped[str] = mapped_column(String(32), primary_key=True)
+    holder: Mapped[str] = mapped_column(String(128))
+    """Empty: given back."""
+    term: Mapped[int] = mapped_column(BigInteger)
+    """Counts the holders: a fence for writes of former ones."""
+    beat: Mapped[int] = mapped_column(BigInteger)
+    """Counts the holder's signs of life."""

@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MOST: Final = 1000
+LARGEST_ID: Final = 2**31 - 1
 Limit = Annotated[int, Query(ge=1, le=MOST, description="Most items to return.")]
-After = Annotated[str | None, Query(description="Id of the last item of the page before.")]
+After = Annotated[
+    str | None,
+    Query(max_length=128, pattern=r"^[\x21-\x7e]*$", description="Id of the last item of the page before."),
+]
 ItemT = TypeVar("ItemT", bound=BaseModel)
 
 
@@ -28,7 +32,7 @@ def number_after(after: str | None, separator: str) -> int | None:
     if after is None:
         return None
     number = after.rpartition(separator)[2]
-    if not (number.isascii() and number.isdecimal()):
+    if not (number.isascii() and number.isdecimal() and int(number) <= LARGEST_ID):
         raise InvalidFieldError("after", f"{after!r} is no id of this list: take last_id of the page before")
     return int(number)
 

@@ -8,9 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.orm.exc import StaleDataError
 from starlette.exceptions import HTTPException
 
-from controller.errors import ConflictError, ControlError, InvalidFieldError, NotFoundError
+from controller.database import DatabaseBusyError
+from controller.errors import (
+    ConflictError,
+    ControlError,
+    ForbiddenError,
+    InvalidFieldError,
+    NotFoundError,
+    PreconditionError,
+    ReusedKeyError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +36,11 @@ _STATUS: Final[dict[type[ControlError], tuple[HTTPStatus, str]]] = {
     NotFoundError: (HTTPStatus.NOT_FOUND, "not-found"),
     ConflictError: (HTTPStatus.CONFLICT, "conflict"),
     InvalidFieldError: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request"),
+    ForbiddenError: (HTTPStatus.FORBIDDEN, "forbidden"),
+    PreconditionError: (HTTPStatus.PRECONDITION_FAILED, "precondition-failed"),
+    ReusedKeyError: (HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency-key-reused"),
 }
+RETRY_SECONDS: Final = 2
 _log = structlog.get_logger(__name__)
 
 
@@ -33,6 +49,9 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ControlError, _on_control_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(HTTPException, _on_http_error)
+    # By themselves and not as Exception: the framework raises what it answers as that once more.
+    for kind in (OperationalError, PoolTimeoutError, DatabaseBusyError, StaleDataError, IntegrityError):
+        app.add_exception_handler(kind, _on_failure)
     app.add_exception_handler(Exception, _on_failure)
 
 
@@ -92,6 +111,7 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
             "not-found",
             f"there is no {request.url.path}: the API starts at /v1/tenants and /v1/engines",
         ),
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ("too-large", str(error.detail)),
         HTTPStatus.METHOD_NOT_ALLOWED: (
             "method-not-allowed",
             f"{request.url.path} does not take {request.method}: see the Allow header",
@@ -102,7 +122,27 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_failure(request: Request, error: Exception) -> JSONResponse:
-    _log.error("request failed", method=request.method, path=request.url.path, exc_info=error)
+    return failure_response(request.method, request.url.path, error)
+
+
+def failure_response(method: str, path: str, error: Exception) -> JSONResponse:
+    """Answer what nobody foresaw, or what the database refuses for now; nothing of its message gets out."""
+    if isinstance(error, StaleDataError | IntegrityError):
+        return problem_response(
+            HTTPStatus.CONFLICT,
+            "conflict",
+            "another request changed the same at the same time, nothing was done: try again",
+        )
+    if isinstance(error, OperationalError | PoolTimeoutError | DatabaseBusyError):
+        _log.warning("database refuses", method=method, path=path, error=type(error).__name__)
+        return problem_response(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "database-unavailable",
+            "the database is locked or away, nothing was changed: try again; if this stays, see that "
+            "ADAPTIVE_DATABASE_URL answers and that no other program holds a lock on it",
+            headers={"Retry-After": str(RETRY_SECONDS)},
+        )
+    _log.error("request failed", method=method, path=path, exc_info=error)
     return problem_response(
         HTTPStatus.INTERNAL_SERVER_ERROR,
         "internal",

@@ -8,10 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, field_
 from pydantic_core import PydanticCustomError
 
 from adaptive.contracts import TenantState
+from controller.names import KeyScope
 
 ItemT = TypeVar("ItemT")
 
 TENANT_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}$"
+Version = Annotated[StrictInt, Field(ge=1, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1, strict=True)]
 Quota = Annotated[StrictInt, Field(ge=0, le=2**53)]
 """0 admits nothing."""
@@ -38,18 +40,18 @@ class TenantPatch(Request):
     )
     share: StrictBool | None = Field(None, description="Whether traces may enter a shared turbo.")
     freeze: StrictBool | None = Field(None, description="True: train and publish nothing.")
-    pin: Annotated[StrictInt, Field(ge=0)] | None = Field(
+    pin: Annotated[StrictInt, Field(ge=0, le=2**31 - 1)] | None = Field(
         None, description="Version that serves whatever the policy finds; 0 is turbo, null unpins."
     )
-    max_lookahead: Annotated[StrictInt, Field(ge=0)] | None = None
+    max_lookahead: Annotated[StrictInt, Field(ge=0, le=64)] | None = None
     control_share: Share | None = None
     off_share: Share | None = None
     weight: Share | None = None
     state: TenantState | None = None
-    retention_seconds: Annotated[float, Field(gt=0)] | None = Field(
+    retention_seconds: Annotated[float, Field(gt=0, le=1e11)] | None = Field(
         None, description="Most age of what is kept of its traffic; null: the service's."
     )
-    retention_bytes: Annotated[StrictInt, Field(ge=0)] | None = Field(
+    retention_bytes: Annotated[StrictInt, Field(ge=0, le=2**53)] | None = Field(
         None, description="Most bytes kept of its traffic, in log and store each; null: the service's."
     )
     requests_per_minute: Quota | None = Field(None, description="Most requests admitted; null: no limit.")
@@ -79,7 +81,23 @@ class TenantPatch(Request):
 class Promote(Request):
     """Body of POST /v1/tenants/{id}/promote."""
 
-    version: Annotated[StrictInt, Field(ge=1)]
+    version: Version
+
+
+class KeyCreate(Request):
+    """Body of POST /v1/tenants/{id}/keys; none: a key of the endpoint."""
+
+    scope: KeyScope = Field(
+        KeyScope.INFERENCE, description="inference opens the endpoint; tenant:read and tenant:write this API."
+    )
+
+
+class KeyRotate(Request):
+    """Body of POST /v1/tenants/{id}/keys/{key}/rotate; none: the old key ends at once."""
+
+    grace_seconds: Annotated[float, Field(ge=0, le=30 * 86_400)] = Field(
+        0.0, description="How long the old key stays valid."
+    )
 
 
 class Page(BaseModel, Generic[ItemT]):
@@ -126,21 +144,38 @@ class ErasureState(BaseModel):
     answers: list[ErasureAnswer]
 
 
-class NewKey(BaseModel):
-    """A key that was just made; `key` is never shown again."""
-
-    id: str
-    key: str
-    prefix: str
-    created_at: float
-
-
 class KeySummary(BaseModel):
     """A valid key without its secret."""
 
     id: str
+    object: Literal["key"] = "key"
     prefix: str
+    scope: KeyScope
     created_at: float
+    expires_at: float | None
+    """When a key that was rotated ends."""
+
+
+class NewKey(KeySummary):
+    """A key that was just made; `key` is never shown again, so a repeated request is answered with null."""
+
+    key: str | None
+
+
+class AuditState(BaseModel):
+    """Who changed what."""
+
+    id: str
+    object: Literal["audit.entry"] = "audit.entry"
+    at: float
+    actor: str
+    """`admin`, or the id of a tenant's key."""
+    scope: str
+    action: str
+    """Method and route."""
+    tenant: str | None
+    request_id: str
+    details: dict[str, Any]
 
 
 class ArmState(BaseModel):
@@ -271,6 +306,7 @@ class DecisionState(BaseModel):
 
     id: str
     object: Literal["decision"] = "decision"
+    tenant: str
     decided_at: float
     kind: str
     actor: str

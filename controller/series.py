@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import select
 
@@ -101,7 +101,7 @@ def read_series(session: Session, tenant: str, since: float, until: float, step:
         until: End, exclusive.
         step: Seconds per point, one of STEPS.
     """
-    model = ArmHistory if step >= HISTORY_BUCKET_SECONDS else ArmSample
+    model: Any = ArmHistory if step >= HISTORY_BUCKET_SECONDS else ArmSample
     first = since - since % step
     rows = session.scalars(
         select(model).where(model.tenant == tenant, model.bucket >= first, model.bucket < until)

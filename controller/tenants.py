@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,9 @@ from adaptive.contracts import TenantChanged, TenantState
 from controller import erasure, rollout
 from controller.errors import ConflictError, InvalidFieldError, NotFoundError
 from controller.models import DecisionKind, Erasure, Key, Tenant, Version, VersionStatus
+from controller.names import KeyScope
 from controller.outbox import enqueue
+from controller.schemas import TENANT_PATTERN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,11 +24,16 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 KEY_PREFIX: Final = "adp_"
+TOKEN_PREFIX: Final = "adt_"  # noqa: S105  a prefix
+"""Of keys of the admin API: seen at a glance in a leak, and never sent to an endpoint by mistake."""
 KEY_BYTES: Final = 32
 SHOWN_CHARACTERS: Final = 12
 """How much of a key lists show: the prefix and 48 of its 256 bits."""
 POLICY_FIELDS: Final = ("weight", "max_lookahead", "control_share", "off_share")
 QUOTA_FIELDS: Final = ("requests_per_minute", "tokens_per_minute", "concurrent_requests")
+TENANT_FIELDS: Final = ("learn", "share", "freeze", "pin")
+"""What a tenant may change of itself; the rest costs others something."""
+BY: Final = {"admin": "an operator", "tenant": "the tenant"}
 ACCOUNT_FIELDS: Final = (
     *("state", "learn", "share", "freeze", "retention_seconds", "retention_bytes"),
     *QUOTA_FIELDS,
@@ -52,13 +60,18 @@ class Floor:
     generation: int = 0
 
 
+def is_tenant_id(text: str) -> bool:
+    """Whether a tenant can be called so; PostgreSQL fails on some other texts, such as a zero byte."""
+    return re.fullmatch(TENANT_PATTERN, text) is not None
+
+
 def get_tenant(session: Session, tenant_id: str, *, lock: bool = False) -> Tenant:
     """Look a tenant up.
 
     Raises:
         NotFoundError: there is none of that name.
     """
-    tenant = session.get(Tenant, tenant_id, with_for_update=lock or None)
+    tenant = session.get(Tenant, tenant_id, with_for_update=lock or None) if is_tenant_id(tenant_id) else None
     if tenant is None:
         raise NotFoundError(
             f"unknown tenant {tenant_id!r}: GET /v1/tenants lists them, POST /v1/tenants makes one"
@@ -112,7 +125,12 @@ def create_tenant(
 
 
 def patch_tenant(
-    session: Session, tenant: Tenant, changes: Mapping[str, Any], defaults: Defaults, now: float
+    session: Session,
+    tenant: Tenant,
+    changes: Mapping[str, Any],
+    defaults: Defaults,
+    now: float,
+    actor: str = "admin",
 ) -> None:
     """Change some fields of a tenant and announce what others need to know of it.
 
@@ -126,18 +144,18 @@ def patch_tenant(
     tenant.learned = tenant.learned or tenant.learn
     if any(field in changed for field in ACCOUNT_FIELDS):
         announce(session, tenant, now)
-    moved = "pin" in changed and _serve_pinned(session, tenant, now)
+    moved = "pin" in changed and _serve_pinned(session, tenant, now, actor)
     settings = [field for field in (*POLICY_FIELDS, "pin", *ACCOUNT_FIELDS) if field in changed]
     if not settings:
         return
-    reason = "set by an operator: " + ", ".join(f"{field} = {changed[field]}" for field in settings)
+    reason = f"set by {BY[actor]}: " + ", ".join(f"{field} = {changed[field]}" for field in settings)
     if not moved and any(field in changed for field in POLICY_FIELDS):
         rollout.announce_policy(session, tenant, reason, now)
     rollout.record(
         session,
         tenant,
         DecisionKind.CONFIGURE,
-        actor="admin",
+        actor=actor,
         version=tenant.champion,
         reason=reason,
         now=now,
@@ -145,13 +163,16 @@ def patch_tenant(
     )
 
 
-def create_key(session: Session, tenant: Tenant, now: float) -> tuple[Key, str]:
+def create_key(
+    session: Session, tenant: Tenant, now: float, scope: KeyScope = KeyScope.INFERENCE
+) -> tuple[Key, str]:
     """Make a key of 256 random bits.
 
     Returns:
         Its row and the key itself, which exists nowhere else.
     """
-    secret = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    prefix = KEY_PREFIX if scope is KeyScope.INFERENCE else TOKEN_PREFIX
+    secret = prefix + secrets.token_urlsafe(KEY_BYTES)
     key = Key(
         id=f"key_{secrets.token_hex(8)}",
         tenant=tenant.id,
@@ -159,11 +180,35 @@ def create_key(session: Session, tenant: Tenant, now: float) -> tuple[Key, str]:
         prefix=secret[:SHOWN_CHARACTERS],
         created_at=now,
         revoked_at=None,
+        scope=scope,
+        expires_at=None,
     )
     session.add(key)
     session.flush()
-    announce(session, tenant, now)
+    _announce_keys(session, tenant, key, now)
     return key, secret
+
+
+def rotate_key(
+    session: Session, tenant: Tenant, key_id: str, grace_seconds: float, now: float
+) -> tuple[Key, str]:
+    """Make a key in place of another, which ends after a while.
+
+    Returns:
+        As `create_key`.
+
+    Raises:
+        NotFoundError: the tenant has no such valid key.
+        ConflictError: it was rotated before.
+    """
+    old = _valid_key(session, tenant, key_id)
+    if old.expires_at is not None:
+        raise ConflictError(f"key {key_id!r} was rotated before: rotate the newer one, or revoke this one")
+    if grace_seconds > 0:
+        old.expires_at = now + grace_seconds
+    else:
+        old.revoked_at = now
+    return create_key(session, tenant, now, KeyScope(old.scope))
 
 
 def revoke_key(session: Session, tenant: Tenant, key_id: str, now: float) -> None:
@@ -172,20 +217,44 @@ def revoke_key(session: Session, tenant: Tenant, key_id: str, now: float) -> Non
     Raises:
         NotFoundError: the tenant has no such valid key.
     """
-    key = session.get(Key, key_id)
+    key = _valid_key(session, tenant, key_id)
+    key.revoked_at = now
+    session.flush()
+    _announce_keys(session, tenant, key, now)
+
+
+def expire_keys(session: Session, now: float) -> int:
+    """Revoke the keys whose time is over; returns how many."""
+    query = select(Key).where(Key.expires_at <= now, Key.revoked_at.is_(None)).order_by(Key.tenant)
+    count = 0
+    for key in session.scalars(query).all():
+        tenant = session.get_one(Tenant, key.tenant, with_for_update=True)
+        revoke_key(session, tenant, key.id, now)
+        count += 1
+    return count
+
+
+def _valid_key(session: Session, tenant: Tenant, key_id: str) -> Key:
+    key = session.get(Key, key_id, with_for_update=True)
     if key is None or key.tenant != tenant.id or key.revoked_at is not None:
         raise NotFoundError(
             f"tenant {tenant.id!r} has no valid key {key_id!r}: GET /v1/tenants/{tenant.id}/keys lists them"
         )
-    key.revoked_at = now
-    session.flush()
-    announce(session, tenant, now)
+    return key
+
+
+def _announce_keys(session: Session, tenant: Tenant, key: Key, now: float) -> None:
+    """Keys of the admin API are nobody else's business."""
+    if key.scope == KeyScope.INFERENCE:
+        announce(session, tenant, now)
 
 
 def valid_keys(session: Session, tenant_id: str) -> list[Key]:
     """List the keys that open the endpoint, oldest first."""
     rows = session.scalars(
-        select(Key).where(Key.tenant == tenant_id, Key.revoked_at.is_(None)).order_by(Key.created_at, Key.id)
+        select(Key)
+        .where(Key.tenant == tenant_id, Key.revoked_at.is_(None), Key.scope == KeyScope.INFERENCE)
+        .order_by(Key.created_at, Key.id)
     )
     return list(rows)
 
@@ -246,13 +315,13 @@ def _check(tenant: Tenant, defaults: Defaults) -> None:
         )
 
 
-def _serve_pinned(session: Session, tenant: Tenant, now: float) -> bool:
+def _serve_pinned(session: Session, tenant: Tenant, now: float, actor: str) -> bool:
     """Put the pinned version in service; False if it serves already or the pin was taken away."""
     if tenant.pin is None or tenant.pin == (tenant.champion or 0):
         return False
-    reason = "pinned by an operator"
+    reason = f"pinned by {BY[actor]}"
     if tenant.pin == 0:
-        rollout.serve_turbo(session, tenant, actor="admin", reason=reason, now=now)
+        rollout.serve_turbo(session, tenant, actor=actor, reason=reason, now=now)
         return True
     row = session.get(Version, (tenant.id, tenant.pin))
     if row is None or row.status in (VersionStatus.REFUSED, VersionStatus.ERASED):
@@ -266,5 +335,5 @@ def _serve_pinned(session: Session, tenant: Tenant, now: float) -> bool:
             "pin",
             f"version {tenant.pin} {state}: GET /v1/tenants/{tenant.id}/versions lists them; 0 pins turbo",
         )
-    rollout.promote(session, tenant, tenant.pin, actor="admin", reason=reason, now=now)
+    rollout.promote(session, tenant, tenant.pin, actor=actor, reason=reason, now=now)
     return True

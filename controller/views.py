@@ -11,14 +11,28 @@ from sqlalchemy import select
 from adaptive.contracts import Arm, EngineTelemetry, TenantState, decode
 from controller import rollout
 from controller.erasure import Step
-from controller.models import ArmTotal, Decision, Engine, Erasure, Tenant, Version, VersionStatus
+from controller.models import (
+    ArmTotal,
+    AuditEntry,
+    Decision,
+    Engine,
+    Erasure,
+    Key,
+    Tenant,
+    Version,
+    VersionStatus,
+)
+from controller.names import KeyScope
 from controller.schemas import (
     ArmState,
+    AuditState,
     DecisionState,
     EngineState,
     ErasureAnswer,
     ErasureState,
+    KeySummary,
     LiftState,
+    NewKey,
     PolicyAcknowledgement,
     RefusalState,
     TenantDetail,
@@ -140,6 +154,7 @@ def decision_state(row: Decision) -> DecisionState:
     """Describe one decision."""
     return DecisionState(
         id=f"decision_{row.id}",
+        tenant=row.tenant,
         decided_at=row.decided_at,
         kind=row.kind,
         actor=row.actor,
@@ -148,6 +163,30 @@ def decision_state(row: Decision) -> DecisionState:
         policy_version=row.policy_version,
         reason=row.reason,
         evidence=row.evidence,
+    )
+
+
+def key_summary(row: Key) -> KeySummary:
+    """Describe a key."""
+    return KeySummary(**_key(row))
+
+
+def new_key(row: Key, secret: str | None) -> NewKey:
+    """Describe a key that was just made."""
+    return NewKey(**_key(row), key=secret)
+
+
+def audit_state(row: AuditEntry) -> AuditState:
+    """Describe one entry of the audit log."""
+    return AuditState(
+        id=f"audit_{row.id}",
+        at=row.at,
+        actor=row.actor,
+        scope=row.scope,
+        action=row.action,
+        tenant=row.tenant,
+        request_id=row.request_id,
+        details=row.details,
     )
 
 
@@ -179,6 +218,16 @@ def engine_state(row: Engine, now: float) -> EngineState:
         traces_dropped=report.traces_dropped,
         queue_depth=report.queue_depth,
     )
+
+
+def _key(row: Key) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "prefix": row.prefix,
+        "scope": KeyScope(row.scope),
+        "created_at": row.created_at,
+        "expires_at": row.expires_at,
+    }
 
 
 def _summary(tenant: Tenant) -> dict[str, Any]:

@@ -22,8 +22,9 @@ from adaptive.contracts import (
 )
 from collectors.consumer import MessageConsumer
 from collectors.erasure import ErasedTenants
-from controller import outbox, rollout, telemetry
-from controller.models import ArmTotal, Tenant
+from controller import operation, outbox, rollout, telemetry
+from controller.models import ArmTotal, Key, Tenant
+from controller.tenants import expire_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -176,11 +177,23 @@ class PolicyWorker(Worker):
             self._record(reports)
             self._telemetry.commit()
             self._review()
+        self._expire_keys()
         now = self._clock()
-        if now - self._pruned_at >= PRUNE_SECONDS:
+        if abs(now - self._pruned_at) >= PRUNE_SECONDS:  # also after a clock was put back
             with self._database.write() as session:
                 telemetry.prune(session, now)
+                operation.prune(session, now)
             self._pruned_at = now
+
+    def _expire_keys(self) -> None:
+        with self._database.read() as session:
+            due = session.scalar(
+                select(Key.id).where(Key.expires_at <= self._clock(), Key.revoked_at.is_(None)).limit(1)
+            )
+        if due is not None:
+            with self._database.write() as session:
+                expire_keys(session, self._clock())
+            self._relay.wake()
 
     def _take_over(self, received: Sequence[Received[DrafterPublished]]) -> None:
         with self._database.write() as session:

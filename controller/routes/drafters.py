@@ -9,16 +9,19 @@ from sqlalchemy import select
 from controller import rollout
 from controller.context import ControlDependency
 from controller.errors import ConflictError
+from controller.identity import readable_by_tenant, writable_by_tenant
 from controller.models import Decision, Tenant, Version
+from controller.operation import OperationDependency
 from controller.paging import After, Limit, number_after, page
 from controller.schemas import DecisionState, Page, Promote, TenantDetail, VersionState
-from controller.tenants import get_tenant
+from controller.tenants import BY, get_tenant
 from controller.views import decision_state, tenant_detail, version_state
 
 router = APIRouter(prefix="/v1/tenants/{tenant_id}", tags=["drafters"])
 
 
 @router.get("/versions")
+@readable_by_tenant
 def versions(
     control: ControlDependency, tenant_id: str, limit: Limit = 100, after: After = None
 ) -> Page[VersionState]:
@@ -35,6 +38,7 @@ def versions(
 
 
 @router.get("/decisions")
+@readable_by_tenant
 def decisions(
     control: ControlDependency, tenant_id: str, limit: Limit = 100, after: After = None
 ) -> Page[DecisionState]:
@@ -49,28 +53,39 @@ def decisions(
 
 
 @router.post("/promote")
-def promote(control: ControlDependency, tenant_id: str, body: Promote) -> TenantDetail:
+@writable_by_tenant
+def promote(
+    control: ControlDependency, operation: OperationDependency, tenant_id: str, body: Promote
+) -> TenantDetail:
     """Make a version the champion; the policy goes on watching it."""
     now = control.clock()
-    with control.change() as session:
+    with operation.change() as session:
         tenant = get_tenant(session, tenant_id, lock=True)
+        operation.expect(tenant)
         if tenant.champion != body.version:
             _refuse_if_pinned(tenant)
-            reason = "promoted by an operator"
-            rollout.promote(session, tenant, body.version, actor="admin", reason=reason, now=now)
-        return tenant_detail(session, tenant, control.learner_status, now)
+            reason = f"promoted by {BY[operation.actor]}"
+            rollout.promote(session, tenant, body.version, actor=operation.actor, reason=reason, now=now)
+        session.flush()
+        shown = tenant_detail(session, tenant, control.learner_status, now)
+        return operation.finish(session, shown, tenant=tenant, details={"version": body.version})
 
 
 @router.post("/rollback")
-def rollback(control: ControlDependency, tenant_id: str) -> TenantDetail:
+@writable_by_tenant
+def rollback(control: ControlDependency, operation: OperationDependency, tenant_id: str) -> TenantDetail:
     """Return to what served before the champion, else to turbo."""
     now = control.clock()
-    with control.change() as session:
+    with operation.change() as session:
         tenant = get_tenant(session, tenant_id, lock=True)
+        operation.expect(tenant)
         _refuse_if_pinned(tenant)
-        reason = "rolled back by an operator"
-        rollout.rollback(session, tenant, actor="admin", reason=reason, now=now)
-        return tenant_detail(session, tenant, control.learner_status, now)
+        reason = f"rolled back by {BY[operation.actor]}"
+        failed = tenant.champion
+        rollout.rollback(session, tenant, actor=operation.actor, reason=reason, now=now)
+        session.flush()
+        shown = tenant_detail(session, tenant, control.learner_status, now)
+        return operation.finish(session, shown, tenant=tenant, details={"version": failed})
 
 
 def _refuse_if_pinned(tenant: Tenant) -> None:

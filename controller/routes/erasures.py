@@ -3,7 +3,9 @@
 # ruff: noqa: TC001  FastAPI evaluates annotations at run time
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Path
 from sqlalchemy import select
 
 from controller.context import ControlDependency
@@ -13,11 +15,12 @@ from controller.paging import After, Limit, page
 from controller.schemas import ErasureState, Page
 from controller.views import erasure_state
 
+JobId = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 router = APIRouter(prefix="/v1", tags=["erasures"])
 
 
 @router.get("/jobs/{job_id}")
-def job(control: ControlDependency, job_id: str) -> ErasureState:
+def job(control: ControlDependency, job_id: JobId) -> ErasureState:
     """Show how far an erasure is and what it waits for."""
     with control.database.read() as session:
         row = session.get(Erasure, job_id)

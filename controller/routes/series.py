@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from controller.context import ControlDependency
+from controller.identity import readable_by_tenant
 from controller.learner_status import learner_state
 from controller.paging import page
 from controller.schemas import LearnerState, Page, Series
@@ -20,6 +21,7 @@ Step = Annotated[int | None, Query(description="Seconds per point: 5, 60, 300, 3
 
 
 @router.get("/tenants/{tenant_id}/series")
+@readable_by_tenant
 def series(
     control: ControlDependency,
     tenant_id: str,

@@ -10,20 +10,23 @@ from sqlalchemy import select
 
 from controller.context import ControlDependency
 from controller.erasure import request_erasure
+from controller.errors import ForbiddenError
+from controller.identity import Scope, readable_by_tenant, writable_by_tenant
 from controller.models import Tenant
+from controller.operation import OperationDependency, entity_tag
 from controller.paging import After, Limit, page
 from controller.schemas import ErasureState, Page, TenantCreate, TenantDetail, TenantPatch, TenantSummary
-from controller.tenants import Floor, create_tenant, get_tenant, patch_tenant
+from controller.tenants import TENANT_FIELDS, Floor, create_tenant, get_tenant, is_tenant_id, patch_tenant
 from controller.views import erasure_state, tenant_detail, tenant_summary
 
 router = APIRouter(prefix="/v1/tenants", tags=["tenants"])
 
 
 @router.post("", status_code=HTTPStatus.CREATED)
-def create(control: ControlDependency, body: TenantCreate) -> TenantDetail:
+def create(control: ControlDependency, operation: OperationDependency, body: TenantCreate) -> TenantDetail:
     """Add a tenant; turbo serves it, and nothing is learned unless `learn` is true."""
     now = control.clock()
-    with control.change() as session:
+    with operation.change() as session:
         tenant = create_tenant(
             session,
             body.id,
@@ -32,7 +35,8 @@ def create(control: ControlDependency, body: TenantCreate) -> TenantDetail:
             floor=control.floors.get(body.id, Floor()),
             now=now,
         )
-        return tenant_detail(session, tenant, control.learner_status, now)
+        shown = tenant_detail(session, tenant, control.learner_status, now)
+        return operation.finish(session, shown, tenant=tenant, details=body.model_dump(mode="json"))
 
 
 @router.get("")
@@ -45,30 +49,51 @@ def list_all(control: ControlDependency, limit: Limit = 100, after: After = None
 
 
 @router.get("/{tenant_id}")
-def show(control: ControlDependency, tenant_id: str) -> TenantDetail:
-    """Show all that is known of a tenant."""
+@readable_by_tenant
+def show(control: ControlDependency, tenant_id: str, response: Response) -> TenantDetail:
+    """Show all that is known of a tenant; its entity tag is for If-Match of a change."""
     with control.database.read() as session:
         tenant = get_tenant(session, tenant_id)
+        response.headers["ETag"] = entity_tag(tenant)
         return tenant_detail(session, tenant, control.learner_status, control.clock())
 
 
 @router.patch("/{tenant_id}")
-def change(control: ControlDependency, tenant_id: str, body: TenantPatch) -> TenantDetail:
-    """Change fields of a tenant; those left out stay as they are."""
+@writable_by_tenant
+def change(
+    control: ControlDependency, operation: OperationDependency, tenant_id: str, body: TenantPatch
+) -> TenantDetail:
+    """Change fields of a tenant; those left out stay as they are. Its own key may change some only."""
     now = control.clock()
-    with control.change() as session:
+    changes = body.model_dump(exclude_unset=True, mode="json")
+    if operation.principal.scope is not Scope.ADMIN:
+        kept = sorted(changes.keys() - set(TENANT_FIELDS))
+        if kept:
+            raise ForbiddenError(
+                f"{kept[0]} is the operator's to change: a tenant's key changes {', '.join(TENANT_FIELDS)}"
+            )
+    with operation.change() as session:
         tenant = get_tenant(session, tenant_id, lock=True)
-        changes = body.model_dump(exclude_unset=True, mode="json")
-        patch_tenant(session, tenant, changes, control.defaults, now)
-        return tenant_detail(session, tenant, control.learner_status, now)
+        operation.expect(tenant)
+        patch_tenant(session, tenant, changes, control.defaults, now, operation.actor)
+        session.flush()
+        shown = tenant_detail(session, tenant, control.learner_status, now)
+        return operation.finish(session, shown, tenant=tenant, details=changes)
 
 
 @router.delete("/{tenant_id}", status_code=HTTPStatus.ACCEPTED)
-def erase(control: ControlDependency, tenant_id: str, response: Response) -> ErasureState:
+def erase(
+    control: ControlDependency, operation: OperationDependency, tenant_id: str, response: Response
+) -> ErasureState:
     """Erase a tenant: its keys are refused within seconds, its data goes as the job says."""
-    with control.change() as session:
+    with operation.change() as session:
+        tenant = session.get(Tenant, tenant_id) if is_tenant_id(tenant_id) else None
+        if tenant is not None:
+            operation.expect(tenant)
         job = request_erasure(session, tenant_id, actor="admin", now=control.clock())
         state = erasure_state(job)
+        response.headers["Location"] = f"/v1/jobs/{state.id}"
+        # The record of an erasure outlives the tenant, and holds counts only.
+        operation.finish(session, state, details={"tenant": tenant_id, "job": state.id})
     control.erasure.wake()
-    response.headers["Location"] = f"/v1/jobs/{state.id}"
     return state
