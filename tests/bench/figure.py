@@ -36,7 +36,7 @@ def draw(path: Path, curves: Mapping[str, Sequence[Step]], vertical: int | None 
         panel.plot(
             [0, *at], [curve[0].turbo, *(step.serving for step in curve)], "o-", markersize=3, label="serving"
         )
-        refused = [step for step in curve if not step.published]
+        refused = [step for step in curve if step.token_steps and not step.published]
         panel.plot(
             [s.requests for s in refused], [s.challenger for s in refused], "x", color="red", label="refused"
         )

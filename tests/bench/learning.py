@@ -68,7 +68,7 @@ def _run(workload: str, options: argparse.Namespace) -> list[Step]:
     state = text.DIRECTORY.parent / "runs" / options.name / workload
     drift_at = options.requests // 2 if options.drift else options.requests
     points = update_points(options.first, options.every, drift_at)
-    target = text.target_directory()
+    target = text.target_directory(workload)
     steps = _phase(workload, options, state, target, points, 0)
     if options.drift:
         after = [drift_at + point for point in update_points(options.first, options.every, drift_at)]
@@ -99,11 +99,11 @@ def _phase(
     if options.report_only:
         return tenant.steps
     probe = material.sequences(workload, "probe", 0, options.probe)
-    if begin and tenant.arrived <= begin:
+    if begin and tenant.steps[-1].token_steps and tenant.arrived <= begin:
         tenant.drift(begin, probe)
     for point in points:
-        if point <= tenant.arrived:
-            continue
+        if point < tenant.arrived or any(step.requests == point for step in tenant.steps):
+            continue  # done before this run
         tenant.arrive(point)
         step = tenant.update(probe)
         if step is not None:
@@ -151,23 +151,42 @@ def requests_to_share(curve: Sequence[Step], share: float = FINAL_SHARE) -> int 
 def _variants(curves: dict[str, list[Step]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for workload, curve in curves.items():
+        updates = [step for step in curve if step.token_steps]
         taus = {"tau of turbo": curve[-1].turbo}
-        for mark in sorted({*MARKS, curve[-1].requests}):
+        few = curve[-1].requests < MARKS[1]
+        for mark in sorted({*MARKS, *(step.requests for step in (curve if few else curve[-1:]))}):
             tau = tau_at(curve, mark)
             if tau is not None:
                 taus[f"tau after {mark} requests"] = tau
         reached = requests_to_share(curve)
         if reached is not None:
             taus["requests to 80 % of the last gain"] = reached
+        taus |= _recovery(curve)
         found[workload] = {name: result.spread([value]) for name, value in taus.items()} | {
-            "seconds per update": result.spread([step.seconds for step in curve]),
+            "seconds per update": result.spread([step.seconds for step in updates]),
             "answer tokens trained per second": result.spread(
-                [step.token_steps / step.seconds for step in curve]
+                [step.token_steps / step.seconds for step in updates]
             ),
-            "peak memory in GiB": result.spread([step.peak_bytes / (1 << 30) for step in curve]),
-            "updates published": result.spread([sum(step.published for step in curve)]),
-            "updates refused": result.spread([sum(not step.published for step in curve)]),
+            "peak memory in GiB": result.spread([step.peak_bytes / (1 << 30) for step in updates]),
+            "updates published": result.spread([sum(step.published for step in updates)]),
+            "updates refused": result.spread([sum(not step.published for step in updates)]),
         }
+    return found
+
+
+def _recovery(curve: Sequence[Step]) -> dict[str, float]:
+    """What a change of the target cost, and how long; empty without one (`OnlineTenant.drift` marks it)."""
+    changes = [index for index, step in enumerate(curve) if not step.token_steps]
+    if not changes or not changes[0]:
+        return {}
+    at = changes[0]
+    before, change, after = curve[at - 1].serving, curve[at], curve[at + 1 :]
+    found = {"tau before the change": before, "tau right after the change": change.serving}
+    back = [step.requests for step in after if step.serving - 1 >= FINAL_SHARE * (before - 1)]
+    if change.serving - 1 >= FINAL_SHARE * (before - 1):
+        back = [change.requests]
+    if back:
+        found["requests to 80 % of the acceptance before"] = back[0] - change.requests
     return found
 
 

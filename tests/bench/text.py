@@ -57,9 +57,10 @@ def turbo_directory() -> Path:
     return result.ROOT / "deploy" / "turbo" / "smollm2-135m"
 
 
-def target_directory() -> Path:
-    """The prepared target."""
-    return prepare("smollm2-135m", result.ROOT / ".adaptive")
+def target_directory(name: str = "") -> Path:
+    """The prepared target; for workload "tuned" the one that tests/bench/tuned.py made of it."""
+    target = prepare("smollm2-135m", result.ROOT / ".adaptive")
+    return target.with_name(f"{target.name}-tuned-100") if name == "tuned" else target
 
 
 def read(name: str, side: str, target: str = "smollm2-135m") -> list[Text]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 import torch
 
@@ -65,6 +66,18 @@ def test_requests_to_four_fifths_count_from_where_the_gain_stays() -> None:
     curve = [step(60, 2.9), step(120, 2.5), step(240, 2.85), step(480, 3.0)]
     assert learning.requests_to_share(curve) == 240
     assert learning.requests_to_share([step(60, 2.0)]) is None
+
+
+def test_recovery_counts_from_the_change_of_the_target() -> None:
+    """Acceptance (tau - 1) is back once it is four fifths of what it was before the change."""
+    change = msgspec.structs.replace(step(96, 2.2), token_steps=0)
+    curve = [step(96, 3.0), change, step(144, 2.5), step(192, 2.7)]
+    assert learning._recovery(curve) == {
+        "tau before the change": 3.0,
+        "tau right after the change": 2.2,
+        "requests to 80 % of the acceptance before": 96,
+    }
+    assert learning._recovery([step(96, 3.0)]) == {}
 
 
 def test_equal_curves_give_an_equal_figure(tmp_path: Path) -> None:
