@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +11,17 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PADDING_MOST: Final = 0.1
+BLOCK_SLOTS: Final = 512
+"""Short sequences share a block of attention up to this size."""
+
+
+class Block(NamedTuple):
+    """Queries of a row and the slots they can see, each from first to last (exclusive)."""
+
+    first_query: int
+    last_query: int
+    first_slot: int
+    last_slot: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,6 +93,8 @@ class Batch:
         teacher_hidden: [B, Q, H], the target's last hidden state of position t+1.
         sequence: int64 [B, Q], index of the query's sequence in the packed list; -1 is padding.
         rejected: bool [B, Q], a draft of this token was rejected while serving.
+        blocks: where there is one row, its parts that do not see each other; None: every query looks at the
+            whole row.
     """
 
     token_ids: Tensor
@@ -95,14 +107,16 @@ class Batch:
     teacher_hidden: Tensor
     sequence: Tensor
     rejected: Tensor
+    blocks: tuple[Block, ...] | None = None
 
     def to(self, device: str | torch.device, dtype: torch.dtype) -> Batch:
         """Move every tensor; floating ones to `dtype`."""
-        moved = {}
-        for field in dataclasses.fields(self):
-            tensor: Tensor = getattr(self, field.name)
-            moved[field.name] = tensor.to(device, dtype if tensor.is_floating_point() else None)
-        return Batch(**moved)
+        moved = {
+            name: value.to(device, dtype if value.is_floating_point() else None)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor)
+        }
+        return dataclasses.replace(self, **moved)
 
     @property
     def query_count(self) -> int:
@@ -186,27 +200,25 @@ def collate(sequences: Sequence[TracedSequence], rows: Sequence[Sequence[int]]) 
 
 
 def pack_step(sequences: Sequence[TracedSequence]) -> Batch:
-    """One batch of all sequences that can be trained on, at most `PADDING_MOST` of it padding.
-
-    Attention costs a row its length squared, so there are as many rows as that allows; one row pads nothing.
+    """All sequences that can be trained on in one row, without padding, cut into blocks for attention.
 
     Raises:
         ValueError: no sequence has a query.
     """
-    sizes = {index: (item.slots, item.queries) for index, item in enumerate(sequences) if item.queries}
-    if not sizes:
+    order = [index for index, item in enumerate(sequences) if item.queries]
+    if not order:
         raise ValueError("no sequence has a position to draft at")
-    order = sorted(sizes, key=lambda index: (-sizes[index][0], index))
-    for count in range(len(order), 1, -1):
-        rows: list[list[int]] = [[] for _ in range(count)]
-        fill = [(0, 0)] * count
-        for index in order:  # longest first, each into the emptiest row
-            row = min(range(count), key=fill.__getitem__)
-            rows[row].append(index)
-            fill[row] = (fill[row][0] + sizes[index][0], fill[row][1] + sizes[index][1])
-        if all(sum(part) >= (1 - PADDING_MOST) * count * max(part) for part in zip(*fill, strict=True)):
-            return collate(sequences, rows)
-    return collate(sequences, [order])
+    blocks: list[Block] = []
+    slots = queries = 0
+    for index in order:
+        item = sequences[index]
+        last = blocks[-1] if blocks else None
+        if last is not None and slots + item.slots - last.first_slot <= BLOCK_SLOTS:
+            blocks[-1] = last._replace(last_query=queries + item.queries, last_slot=slots + item.slots)
+        else:
+            blocks.append(Block(queries, queries + item.queries, slots, slots + item.slots))
+        slots, queries = slots + item.slots, queries + item.queries
+    return dataclasses.replace(collate(sequences, [order]), blocks=tuple(blocks))
 
 
 def batches(

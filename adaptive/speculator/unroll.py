@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from adaptive.speculator.sequences import Block
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -36,9 +38,6 @@ def unroll(
     positions = batch.positions.gather(1, batch.query_slot)
     tokens = batch.token_ids.gather(1, batch.query_slot)
     x, residual = _rows(x_all, batch.query_slot), _rows(fused, batch.query_slot)
-    query_segment = batch.segment.gather(1, batch.query_slot)
-    same_segment = query_segment[:, :, None] == batch.segment[:, None, :]
-    slot = torch.arange(batch.token_ids.shape[1], device=batch.token_ids.device)
     reachable = batch.span >= 0
     draftable = head.t2d[tokens]
     not_first = torch.arange(tokens.shape[1], device=tokens.device) > 0
@@ -50,11 +49,27 @@ def unroll(
             x = head.layer_input(tokens, residual)
             own = [(_shift(key), _shift(value)) for key, value in own] + [head.key_value(x, positions)]
             reachable = _shift(reachable) & (batch.span == _shift(batch.span)) & draftable & not_first
-        visible = same_segment & (slot <= batch.query_slot[:, :, None] - j)
         query = head.query(x, positions, adapter, weight)
-        attended = attend(query, keys, values, visible, own)
+        attended = _attend_in_blocks(batch, query, keys, values, own)
         normed, hidden = head.finish(attended, residual, adapter, weight)
         yield normed, reachable
+
+
+def _attend_in_blocks(
+    batch: Batch, query: Tensor, keys: Tensor, values: Tensor, own: list[tuple[Tensor, Tensor]]
+) -> Tensor:
+    """Attention of the pass that has as many own keys as passes came before it; as `attend`."""
+    whole = Block(0, batch.query_slot.shape[1], 0, batch.token_ids.shape[1])
+    slot = torch.arange(batch.token_ids.shape[1], device=batch.token_ids.device)
+    query_segment = batch.segment.gather(1, batch.query_slot)
+    parts = []
+    for block in batch.blocks or (whole,):
+        q, s = slice(block.first_query, block.last_query), slice(block.first_slot, block.last_slot)
+        visible = query_segment[:, q, None] == batch.segment[:, None, s]
+        visible &= slot[s] <= batch.query_slot[:, q, None] - len(own)
+        mine = [(key[:, q], value[:, q]) for key, value in own]
+        parts.append(attend(query[:, q], keys[:, s], values[:, s], visible, mine))
+    return torch.cat(parts, dim=1)
 
 
 def attend(

@@ -125,7 +125,10 @@ def test_rejected_positions_count_more(
 
 
 @pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("block_slots", [10, 512])
 def test_packing_changes_no_loss(
+    monkeypatch: pytest.MonkeyPatch,
+    block_slots: int,
     head: Eagle3Head,
     adapter: Adapter,
     sequences: list[TracedSequence],
@@ -133,6 +136,7 @@ def test_packing_changes_no_loss(
     objective: Objective,
 ) -> None:
     """The loss of a packed step and the adapter's gradient are those of one row per request."""
+    monkeypatch.setattr("adaptive.speculator.sequences.BLOCK_SLOTS", block_slots)
     rows = torch.randn(17, 8, generator=generator, dtype=torch.float64)
     found = []
     for batch in (pack_step(sequences), collate(sequences, [[0], [1], [2], [3]])):
