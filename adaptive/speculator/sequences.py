@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -111,7 +111,7 @@ class Batch:
 
     def to(self, device: str | torch.device, dtype: torch.dtype) -> Batch:
         """Move every tensor; floating ones to `dtype`."""
-        moved = {
+        moved: dict[str, Any] = {
             name: value.to(device, dtype if value.is_floating_point() else None)
             for name, value in vars(self).items()
             if isinstance(value, Tensor)
@@ -168,7 +168,7 @@ def collate(sequences: Sequence[TracedSequence], rows: Sequence[Sequence[int]]) 
         "labels": (queries, 0),
         "sequence": (queries, -1),
     }
-    out = {
+    out: dict[str, Any] = {
         name: torch.full((len(rows), width), fill, dtype=torch.int64) for name, (width, fill) in ints.items()
     }
     rejected = torch.zeros(len(rows), queries, dtype=torch.bool)
