@@ -60,11 +60,13 @@ def main(arguments: Sequence[str]) -> Path:
     parser.add_argument("--validation", type=int, default=60, help="requests walked")
     parser.add_argument("--token-steps", type=int, default=30_000, help="answer tokens processed")
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--variants", default=";".join(VARIANTS), help="names, with semicolons between")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a few requests, one seed")
     options = parser.parse_args(arguments)
     if options.quick:
         options.training, options.validation, options.token_steps, options.seeds = 24, 12, 2000, 1
+    names = [BASELINE, *(name for name in options.variants.split(";") if name != BASELINE)]
     torch.set_num_threads(options.threads)
     material = Material(text.target_directory())
     drafter = material.drafter
@@ -79,20 +81,20 @@ def main(arguments: Sequence[str]) -> Path:
         variants[f"turbo, {workload}"] = {"tau": result.spread([turbo])}
         seconds = defaultdict(list)
         for seed in range(options.seeds):
-            for name, changes in VARIANTS.items():
+            for name in names:
                 plan = one_update.make_plan(
                     drafter,
                     training,
                     seed=seed,
                     token_steps=min(options.token_steps, 8 * answer_tokens(training)),
-                    **changes,
+                    **VARIANTS[name],
                 )
                 adapter, trained = one_update.run(drafter, training, plan)
                 tau = walk(drafter.head, adapter, validation, LOOKAHEAD).tau
                 taus[name, workload].append(tau)
                 seconds[name].append(trained.seconds)
                 print(f"{workload} seed {seed} {name}: tau {tau:.4f}, {trained.seconds:.0f} s", flush=True)  # noqa: T201  progress
-        for name in VARIANTS:
+        for name in names:
             variants[f"{name}, {workload}"] = {
                 "tau": result.spread(taus[name, workload]),
                 "seconds": result.spread(seconds[name]),
