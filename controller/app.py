@@ -6,12 +6,14 @@ import os
 import signal
 import socket
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 import uvicorn
 from fastapi import Depends, FastAPI
+from sqlalchemy.exc import DBAPIError
 
 from adaptive import log
 from adaptive.contracts import TOPIC_POLICY_DECIDED, TOPIC_TENANT_CHANGED, PolicyDecided, TenantChanged
@@ -29,8 +31,10 @@ from controller.database import Database
 from controller.erasing import ErasureWorker
 from controller.identity import authorize
 from controller.learner_metrics import LearnerCollector
+from controller.lease import LeaderDatabase, LeaderLease
 from controller.measuring import MeasuringMiddleware
 from controller.metrics import DatabaseCollector, Metrics
+from controller.openapi import describe
 from controller.rates import RateLimits
 from controller.routes import audit, drafters, engines, erasures, health, keys, series, tenants
 from controller.tenants import Defaults, Floor
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from collectors.transport import Transport
 
 STOP_SECONDS: Final = 10.0
+API_VERSION: Final = "1.0.0"
 _DAY_SECONDS: Final = 86_400.0
 _log = structlog.get_logger(__name__)
 
@@ -73,19 +78,23 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     metrics = Metrics()
     metrics.registry.register(DatabaseCollector(database, clock))
     metrics.registry.register(LearnerCollector(settings.home / "learner" / "status.json", clock))
-    relay = RelayWorker(database, transport, metrics)
-    policy = PolicyWorker(database, transport, relay, metrics, clock)
+    lease = LeaderLease(database)
+    leading = LeaderDatabase(database, lease)
+    relay = RelayWorker(leading, transport, metrics, lease)
+    policy = PolicyWorker(leading, transport, relay, metrics, clock, lease)
     erasure = ErasureWorker(
-        database,
+        leading,
         transport,
         TensorStore(settings.resolved_store_url),
         relay,
         metrics,
         settings.retention_days * _DAY_SECONDS,
         clock,
+        lease,
     )
     control = Control(
         database=database,
+        lease=lease,
         relay=relay,
         policy=policy,
         erasure=erasure,
@@ -110,11 +119,14 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
         erasure.stop(STOP_SECONDS)
         policy.stop(STOP_SECONDS)
         relay.stop(STOP_SECONDS)
+        with suppress(DBAPIError):  # the database is away: the lease ends by itself
+            lease.give_back()
         transport.close()
         database.close()
 
     app = FastAPI(
         title="adaptive-speculator admin API",
+        version=API_VERSION,
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
@@ -129,6 +141,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     app.add_middleware(MeasuringMiddleware, metrics=metrics)
     for module in (tenants, erasures, keys, drafters, series, engines, audit, health):
         app.include_router(module.router)
+    app.openapi = partial(describe, app)  # type: ignore[method-assign]  # as FastAPI documents it
     return app
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from controller.database import Database
     from controller.erasing import ErasureWorker
+    from controller.lease import LeaderLease
     from controller.metrics import Metrics
     from controller.tenants import Defaults, Floor
     from controller.workers import PolicyWorker, RelayWorker
@@ -26,6 +27,7 @@ class Control:
     """Parts of one controller process."""
 
     database: Database
+    lease: LeaderLease
     relay: RelayWorker
     policy: PolicyWorker
     erasure: ErasureWorker

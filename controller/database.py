@@ -14,7 +14,10 @@ from sqlalchemy.orm import Session
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BUSY_SECONDS = 15.0
+BUSY_SECONDS = 5.0
+POOL_SECONDS = 10.0
+CONNECTIONS = 20
+MIGRATION_LOCK = 0x616461707469
 
 
 class DatabaseUrlError(ValueError):
@@ -41,7 +44,12 @@ class Database:
     def __init__(self, url: str) -> None:
         try:
             parsed = make_url(url)
-            options: dict[str, Any] = {}
+            # Connections that the server closed meanwhile are replaced instead of failing a request.
+            options: dict[str, Any] = {
+                "pool_size": CONNECTIONS,
+                "pool_timeout": POOL_SECONDS,
+                "pool_pre_ping": parsed.get_backend_name() != "sqlite",
+            }
             if parsed.get_backend_name() == "sqlite":
                 options["connect_args"] = {"timeout": BUSY_SECONDS}
             self._engine = create_engine(parsed, **options)
@@ -61,6 +69,8 @@ class Database:
         config = Config()
         config.set_main_option("script_location", "controller:migrations")
         with self._writer.begin() as connection:
+            if self._engine.dialect.name == "postgresql":  # of controllers that start at once, one migrates
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
 

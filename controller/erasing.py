@@ -19,6 +19,7 @@ from collectors.consumer import MessageConsumer
 from collectors.erasure import ErasableLog, watermarks
 from controller import erasure
 from controller.erasure import Step
+from controller.lease import LeaseLostError
 from controller.models import Erasure, Tenant
 from controller.workers import GROUP, Worker
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collectors.store import TensorStore
     from collectors.transport import Transport
     from controller.database import Database
+    from controller.lease import LeaderDatabase, LeaderLease
     from controller.metrics import Metrics
     from controller.workers import RelayWorker
 
@@ -56,21 +58,23 @@ class ErasureWorker(Worker):
         metrics: Counts failed rounds.
         retention_seconds: How long Kafka keeps records.
         clock: Unix seconds.
+        lease: Says whether this controller acts; None: it does.
     """
 
     name = "erasure"
 
     def __init__(
         self,
-        database: Database,
+        database: Database | LeaderDatabase,
         transport: Transport,
         store: TensorStore,
         relay: RelayWorker,
         metrics: Metrics,
         retention_seconds: float,
         clock: Callable[[], float],
+        lease: LeaderLease | None = None,
     ) -> None:
-        super().__init__(metrics)
+        super().__init__(metrics, lease)
         self._database = database
         self._transport = transport
         self._store = store
@@ -140,6 +144,8 @@ class ErasureWorker(Worker):
         try:
             while self._step(erasure_id):
                 pass
+        except LeaseLostError:
+            raise
         except Exception as error:  # noqa: BLE001  whatever is away, this erasure waits and says so, others go on
             self._retry_at[erasure_id] = self._clock() + RETRY_SECONDS
             self._wait(erasure_id, f"{type(error).__name__}: {error}")

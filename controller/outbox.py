@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from collectors.transport import Transport
     from controller.database import Database
+    from controller.lease import LeaderDatabase
 
 BATCH: Final = 200
 FLUSH_SECONDS: Final = 10.0
@@ -55,7 +56,7 @@ def pending(session: Session) -> int:
     return session.scalar(select(func.count()).select_from(OutboxMessage)) or 0
 
 
-def relay(database: Database, transport: Transport) -> int:
+def relay(database: Database | LeaderDatabase, transport: Transport) -> int:
     """Send every pending message in order, oldest first.
 
     Returns:

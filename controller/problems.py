@@ -106,6 +106,10 @@ async def _on_validation_error(_request: Request, error: Exception) -> JSONRespo
 async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
+    if status is HTTPStatus.BAD_REQUEST:  # the framework's word for bytes that are no text
+        wrong = {"field": "body", "detail": "not JSON in UTF-8: send a JSON object"}
+        detail = f"body: {wrong['detail']}"
+        return problem_response(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", detail, errors=[wrong])
     details = {
         HTTPStatus.NOT_FOUND: (
             "not-found",

@@ -23,6 +23,7 @@ from adaptive.contracts import (
 from collectors.consumer import MessageConsumer
 from collectors.erasure import ErasedTenants
 from controller import operation, outbox, rollout, telemetry
+from controller.lease import LeaseLostError
 from controller.models import ArmTotal, Key, Tenant
 from controller.tenants import expire_keys
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collectors.consumer import Received
     from collectors.transport import Transport
     from controller.database import Database
+    from controller.lease import LeaderDatabase, LeaderLease
     from controller.metrics import Metrics
     from controller.models import Decision
 
@@ -40,6 +42,8 @@ POLL_SECONDS: Final = 0.2
 FIRST_PAUSE_SECONDS: Final = 0.2
 LONGEST_PAUSE_SECONDS: Final = 5.0
 PRUNE_SECONDS: Final = 60.0
+STAND_BY_SECONDS: Final = 1.0
+"""Between two looks at whether this controller is to act."""
 REVIEW_GROWTH: Final = 1.02
 """A champion is judged again when its control traffic has grown by this factor."""
 
@@ -59,8 +63,9 @@ class Worker:
 
     name: str
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, lease: LeaderLease | None = None) -> None:
         self._metrics = metrics
+        self._lease = lease
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"controller-{self.name}", daemon=True)
         self.failing: str | None = "not started"
@@ -82,11 +87,22 @@ class Worker:
     def reset(self) -> None:
         """Let go of what a failed round may have left behind."""
 
+    def _stand_by(self) -> None:
+        """Leave the work to the controller that leads: hold nothing of the log, and look again soon."""
+        self.failing = None
+        self.reset()
+        self._stopping.wait(STAND_BY_SECONDS)
+
     def _run(self) -> None:
         pause = FIRST_PAUSE_SECONDS
         while not self._stopping.is_set():
             try:
+                if self._lease is not None and not self._lease.hold():
+                    self._stand_by()
+                    continue
                 self.round()
+            except LeaseLostError as error:
+                _log.warning("worker stands by", worker=self.name, why=str(error))
             except Exception as error:  # noqa: BLE001  whatever fails, the next round starts from committed state
                 self.failing = f"{type(error).__name__}: {error}"
                 self._metrics.failures.labels(self.name).inc()
@@ -105,8 +121,14 @@ class RelayWorker(Worker):
 
     name = "relay"
 
-    def __init__(self, database: Database, transport: Transport, metrics: Metrics) -> None:
-        super().__init__(metrics)
+    def __init__(
+        self,
+        database: Database | LeaderDatabase,
+        transport: Transport,
+        metrics: Metrics,
+        lease: LeaderLease | None = None,
+    ) -> None:
+        super().__init__(metrics, lease)
         self._database = database
         self._transport = transport
         self._wake = threading.Event()
@@ -135,13 +157,14 @@ class PolicyWorker(Worker):
 
     def __init__(
         self,
-        database: Database,
+        database: Database | LeaderDatabase,
         transport: Transport,
         relay: RelayWorker,
         metrics: Metrics,
         clock: Callable[[], float],
+        lease: LeaderLease | None = None,
     ) -> None:
-        super().__init__(metrics)
+        super().__init__(metrics, lease)
         self._database = database
         self._transport = transport
         self._relay = relay

@@ -27,7 +27,7 @@ from adaptive.contracts import (
 from adaptive.settings import Settings
 from collectors.open import open_transport
 from collectors.state import CompactedView
-from controller import workers
+from controller import lease, workers
 from controller.app import create_app
 
 if TYPE_CHECKING:
@@ -98,11 +98,13 @@ class Bench:
 
     def work(self) -> None:
         """Let both workers do what there is to do."""
+        lead(self.control)
         self.control.policy.round()
         self.control.relay.round()
 
     def policies(self) -> dict[str, PolicyDecided]:
         """Read what engines obey."""
+        lead(self.control)
         self.control.relay.round()
         with CompactedView(self.transport, TOPIC_POLICY_DECIDED, PolicyDecided) as view:
             view.poll()
@@ -110,6 +112,7 @@ class Bench:
 
     def accounts(self) -> dict[str, TenantChanged]:
         """Read what endpoints and learners know of tenants."""
+        lead(self.control)
         self.control.relay.round()
         with CompactedView(self.transport, TOPIC_TENANT_CHANGED, TenantChanged) as view:
             view.poll()
@@ -124,6 +127,11 @@ class Bench:
         """Status of every version of a tenant."""
         data = self.request("GET", f"/v1/tenants/{tenant}/versions")["data"]
         return {item["version"]: item["status"] for item in data}
+
+
+def lead(control: Control) -> None:
+    """Make this controller the one that acts; one that has fallen silent is taken over from."""
+    assert control.lease.hold() or control.lease.hold()
 
 
 def published(version: int, tenant: str = "acme", sha256: str = "a" * 64) -> DrafterPublished:
@@ -200,6 +208,7 @@ def new_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bench(new_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """A controller whose database and log are new."""
     monkeypatch.setattr(workers, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.0)
     shutil.copytree(new_home, tmp_path, dirs_exist_ok=True)
     settings = Settings(home=tmp_path, admin_key=ADMIN_KEY)
     clock = Clock()
@@ -207,6 +216,7 @@ def bench(new_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     client = TestClient(app, headers={"Authorization": f"Bearer {ADMIN_KEY}"}, raise_server_exceptions=False)
     transport = open_transport(settings.resolved_log_url)
     bench = Bench(app, client, transport, clock, settings)
+    lead(bench.control)
     yield bench
     bench.control.policy.reset()
     transport.close()

@@ -30,7 +30,7 @@ from collectors.transport import TransportUnavailableError
 from controller import erasing
 from controller.app import create_app
 from controller.erasure import SILENT_SECONDS
-from tests.unit.controller.conftest import ADMIN_KEY, Bench, counters, published
+from tests.unit.controller.conftest import ADMIN_KEY, Bench, counters, lead, published
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +53,7 @@ def work(bench: Bench) -> None:
 def restart(bench: Bench) -> None:
     """Start another controller on the same files."""
     bench.app = create_app(bench.settings, bench.clock)
+    lead(bench.control)
     bench.client = TestClient(bench.app, headers={"Authorization": f"Bearer {ADMIN_KEY}"})
 
 

@@ -10,6 +10,7 @@ from adaptive.contracts import TOPIC_POLICY_DECIDED, TOPIC_TENANT_CHANGED, Polic
 from collectors.transport import TransportUnavailableError
 from controller import outbox
 from controller.app import create_app
+from tests.unit.controller.conftest import lead
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,7 @@ def test_a_crash_before_sending_loses_nothing(bench: Bench) -> None:
     assert logged(bench) == []
     bench.control.database.close()
     successor = create_app(bench.settings, bench.clock).state.control
+    lead(successor)
     assert outbox.relay(successor.database, bench.transport) == 3
     assert logged(bench) == [1, 2]
     assert bench.policies()["acme"].weight == 0.5
@@ -97,6 +99,7 @@ def test_a_lost_database_counts_on_from_the_log(bench: Bench) -> None:
     for file in bench.settings.home.glob("control.db*"):
         file.unlink()
     bench.app.state.control = create_app(bench.settings, bench.clock).state.control
+    lead(bench.control)
     bench.create()
     assert bench.policies()["acme"].policy_version == 3
     assert bench.accounts()["acme"].revision == 2
