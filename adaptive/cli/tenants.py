@@ -224,6 +224,47 @@ def list_erasures(settings: Settings, as_json: AsJson = False) -> None:
     )
 
 
+@app.command(name="decisions")
+@with_settings(*ADMIN_FIELDS)
+def list_decisions(settings: Settings, tenant: TenantId, as_json: AsJson = False) -> None:
+    """List what was decided about a tenant and why, newest first."""
+    items = call_list(settings, f"/v1/tenants/{tenant}/decisions")
+    if as_json:
+        print_json(items)
+        return
+    print_table(
+        ("WHEN", "WHAT", "BY", "SERVES", "WHY"),
+        (
+            (
+                when(item["decided_at"]),
+                item["kind"],
+                item["actor"],
+                drafter(item["champion"]),
+                item["reason"],
+            )
+            for item in items
+        ),
+    )
+
+
+@app.command(name="audit")
+@with_settings(*ADMIN_FIELDS)
+def show_audit(
+    settings: Settings,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most entries shown.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Show who changed what through the admin API, newest first."""
+    items = call(settings, "GET", f"/v1/audit?limit={limit}")["data"]
+    if as_json:
+        print_json(items)
+        return
+    print_table(
+        ("WHEN", "WHO", "SCOPE", "WHAT", "TENANT"),
+        ((when(item["at"]), item["actor"], item["scope"], item["action"], item["tenant"]) for item in items),
+    )
+
+
 @app.command(name="check-erased")
 @with_settings("home", "log_url", "store_url", "database_url", "tracking_url", "tracking_backend_url")
 def check_erased(settings: Settings, tenant: TenantId, as_json: AsJson = False) -> None:
@@ -275,9 +316,34 @@ def _show_erasure(job: dict[str, Any]) -> None:
 
 @keys.command(name="create")
 @with_settings(*ADMIN_FIELDS)
-def create_key(settings: Settings, tenant: TenantId, as_json: AsJson = False) -> None:
+def create_key(
+    settings: Settings,
+    tenant: TenantId,
+    scope: Annotated[
+        str,
+        typer.Option(help="inference opens the endpoint; tenant:read and tenant:write the admin API."),
+    ] = "inference",
+    as_json: AsJson = False,
+) -> None:
     """Make a key and print it; it is shown only now."""
-    made = call(settings, "POST", f"/v1/tenants/{tenant}/keys")
+    _show_key(call(settings, "POST", f"/v1/tenants/{tenant}/keys", {"scope": scope}), as_json)
+
+
+@keys.command(name="rotate")
+@with_settings(*ADMIN_FIELDS)
+def rotate_key(
+    settings: Settings,
+    tenant: TenantId,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Key id, as `keys list` shows it.")],
+    grace_seconds: Annotated[float, typer.Option(help="How long the old key stays valid.")] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key in place of another and print it; it is shown only now."""
+    path = f"/v1/tenants/{tenant}/keys/{key}/rotate"
+    _show_key(call(settings, "POST", path, {"grace_seconds": grace_seconds}), as_json)
+
+
+def _show_key(made: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(made)
         return
@@ -289,12 +355,21 @@ def create_key(settings: Settings, tenant: TenantId, as_json: AsJson = False) ->
 @with_settings(*ADMIN_FIELDS)
 def list_keys(settings: Settings, tenant: TenantId, as_json: AsJson = False) -> None:
     """List the valid keys of a tenant."""
-    items = call(settings, "GET", f"/v1/tenants/{tenant}/keys")["data"]
+    items = call_list(settings, f"/v1/tenants/{tenant}/keys")
     if as_json:
         print_json(items)
     else:
-        rows = ((item["id"], f"{item['prefix']}…", when(item["created_at"])) for item in items)
-        print_table(("KEY", "BEGINS WITH", "CREATED"), rows)
+        rows = (
+            (
+                item["id"],
+                item["scope"],
+                f"{item['prefix']}…",
+                when(item["created_at"]),
+                when(item["expires_at"]),
+            )
+            for item in items
+        )
+        print_table(("KEY", "SCOPE", "BEGINS WITH", "CREATED", "ENDS"), rows)
 
 
 @keys.command(name="revoke")

@@ -48,7 +48,16 @@ def test_the_life_of_a_tenant(adaptive: Callable[..., Result]) -> None:
     assert key.startswith("adp_")
     (listed_key,) = json.loads(run("tenants", "keys", "list", "acme", "--json"))
     assert key not in run("tenants", "keys", "list", "acme")
+    newer = run("tenants", "keys", "rotate", "acme", listed_key["id"]).strip()
+    assert newer.startswith("adp_")
+    assert newer != key
+    (listed_key,) = json.loads(run("tenants", "keys", "list", "acme", "--json"))
     run("tenants", "keys", "revoke", "acme", listed_key["id"])
+    assert run("tenants", "keys", "create", "acme", "--scope", "tenant:read").startswith("adt_")
+    (listed_key,) = json.loads(run("tenants", "keys", "list", "acme", "--json"))
+    run("tenants", "keys", "revoke", "acme", listed_key["id"])
+    assert "configure" in run("tenants", "decisions", "acme")
+    assert "POST /v1/tenants/{tenant_id}/keys/{key_id}/rotate" in run("tenants", "audit")
     assert json.loads(run("tenants", "keys", "list", "acme", "--json")) == []
     assert run("drafters", "list", "acme").startswith("VERSION")
 
