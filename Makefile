@@ -38,6 +38,17 @@ deploy/kafka/libs/complete: deploy/kafka/pom.xml deploy/kafka/jars.sha256
 	cd deploy/kafka/libs && sha256sum --quiet --check --strict ../jars.sha256
 	@touch $@
 
+.PHONY: chromium
+chromium: ## Install the browser of the dashboard's tests where it is missing (as root, on Debian)
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	  { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null; } || \
+	  { echo "the dashboard's tests need Chromium (Debian: apt-get install chromium)" >&2; exit 1; }
+
+.PHONY: screenshots
+screenshots: install chromium ## Take the pictures of the dashboard in docs/images
+	$(BIN)/python -m tests.e2e.dashboard.screenshots
+
 .PHONY: lock
 lock: ## Resolve requirements/cpu.lock anew
 	$(UV) pip compile pyproject.toml --extra serving-cpu --extra learn --extra controller --extra dev \
@@ -52,7 +63,7 @@ demo: install ## Show an endpoint getting faster with its own traffic (ARGS="--m
 ALONE := tests/integration/up tests/integration/controller tests/integration/collectors/test_kafka_faults.py
 
 .PHONY: test
-test: install kafka ## Run every test (real engine, Ray, MLflow and Kafka)
+test: install kafka chromium ## Run every test (real engine, Ray, MLflow, Kafka and Chromium)
 	$(MAKE) --jobs=2 --output-sync=target test-serving test-beside
 	$(BIN)/python -m pytest $(ALONE) tests/e2e $(ARGS)
 

@@ -27,6 +27,9 @@ from controller.admin_key import ensure_admin_key
 from controller.authentication import KeyMiddleware
 from controller.bounding import BodyLimitMiddleware
 from controller.context import Control
+from controller.dashboard import routes as dashboard
+from controller.dashboard.sessions import Sessions
+from controller.dashboard.viewers import Door
 from controller.database import Database
 from controller.erasing import ErasureWorker
 from controller.identity import authorize
@@ -137,11 +140,13 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     operation.install(app)
     app.add_middleware(BodyLimitMiddleware)
     rates = RateLimits(settings.control_requests_per_second)
+    app.state.dashboard = Door(Sessions(key), rates, metrics)
     app.add_middleware(KeyMiddleware, key=key, database=database, rates=rates, metrics=metrics)
     app.add_middleware(MeasuringMiddleware, metrics=metrics)
     for module in (tenants, erasures, keys, drafters, series, engines, audit, health):
         app.include_router(module.router)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # as FastAPI documents it
+    app.include_router(dashboard.router)
     return app
 
 

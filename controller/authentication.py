@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from controller.metrics import Metrics
     from controller.rates import RateLimits
 
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
+OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/"})
+"""Open to all; the dashboard at / asks for a key by itself."""
+DASHBOARD_PREFIX: Final = "/dashboard/"
+
+
+def is_open(path: str) -> bool:
+    """Whether a path needs no bearer key: health checks, and the dashboard, which has sessions of its own."""
+    return path in OPEN_PATHS or path.startswith(DASHBOARD_PREFIX)
 
 
 class KeyMiddleware:
@@ -52,7 +59,7 @@ class KeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["type"] != "http" or is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
         address = str((scope.get("client") or ("unknown",))[0])
