@@ -24,6 +24,7 @@ from controller.schemas import (
     Series,
     TenantDetail,
     TenantSummary,
+    VersionDetail,
     VersionState,
 )
 
@@ -142,6 +143,10 @@ class ControlClient:
     def versions(self, tenant: str) -> Iterator[VersionState]:
         """List a tenant's versions, newest first."""
         return self._many(VersionState, f"/v1/tenants/{tenant}/versions")
+
+    def version(self, tenant: str, version: int) -> VersionDetail:
+        """Show one version with its lineage."""
+        return self._one(VersionDetail, "GET", f"/v1/tenants/{tenant}/versions/{version}")
 
     def promote(self, tenant: str, version: int) -> TenantDetail:
         """Put a version in service."""

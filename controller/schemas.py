@@ -301,6 +301,22 @@ class VersionState(BaseModel):
     mlflow_run_id: str
 
 
+class VersionDetail(VersionState):
+    """One adapter version with where it comes from: its run, its training data and whose they are."""
+
+    tenant: str
+    trace_first_offset: dict[int, int]
+    """Log partition -> first offset of the training data, inclusive."""
+    trace_last_offset: dict[int, int]
+    """Log partition -> last offset, inclusive."""
+    seed: int
+    """With the offsets and the run it determines the adapter's bytes: `adaptive drafters rerun`."""
+    derived_from: list[str]
+    """Tenants whose data it was made with; empty: its own alone."""
+    decisions: list[DecisionState]
+    """What was decided about it, newest first, at most 20."""
+
+
 class DecisionState(BaseModel):
     """One decision and why it was taken."""
 

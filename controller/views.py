@@ -37,11 +37,13 @@ from controller.schemas import (
     RefusalState,
     TenantDetail,
     TenantSummary,
+    VersionDetail,
     VersionState,
 )
 from controller.telemetry import samples
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from sqlalchemy.orm import Session
@@ -147,6 +149,20 @@ def version_state(row: Version) -> VersionState:
         tokens_trained=message.tokens_trained,
         training_seconds=message.training_seconds,
         mlflow_run_id=message.mlflow_run_id,
+    )
+
+
+def version_detail(row: Version, decisions: Sequence[Decision]) -> VersionDetail:
+    """Describe one adapter version with its lineage."""
+    message = rollout.published(row)
+    return VersionDetail(
+        **version_state(row).model_dump(),
+        tenant=row.tenant,
+        trace_first_offset=message.trace_first_offset,
+        trace_last_offset=message.trace_last_offset,
+        seed=message.seed,
+        derived_from=message.derived_from,
+        decisions=[decision_state(decision) for decision in decisions],
     )
 
 

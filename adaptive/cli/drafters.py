@@ -8,11 +8,13 @@ import typer
 
 from adaptive.cli import rerun
 from adaptive.cli.client import call, call_list
-from adaptive.cli.display import AsJson, drafter, print_json, print_table, when
+from adaptive.cli.display import AsJson, drafter, print_json, print_table, print_values, when
 from adaptive.cli.options import ADMIN_FIELDS, with_settings
 from adaptive.settings import Settings  # noqa: TC001  the signatures are evaluated
 
-app = typer.Typer(name="drafters", help="List, promote, roll back, rerun versions.", no_args_is_help=True)
+app = typer.Typer(
+    name="drafters", help="List, show, promote, roll back, rerun versions.", no_args_is_help=True
+)
 
 TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="Tenant id.")]
 
@@ -41,6 +43,39 @@ def list_versions(settings: Settings, tenant: TenantId, as_json: AsJson = False)
             for item in items
         ),
     )
+
+
+@app.command()
+@with_settings(*ADMIN_FIELDS)
+def show(
+    settings: Settings,
+    tenant: TenantId,
+    version: Annotated[int, typer.Argument(min=1, metavar="VERSION", help="Version to show.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show one version and where it comes from: MLflow run, trace offsets, seed, decisions."""
+    item = call(settings, "GET", f"/v1/tenants/{tenant}/versions/{version}")
+    if as_json:
+        print_json(item)
+        return
+    first, last = item["trace_first_offset"], item["trace_last_offset"]
+    print_values(
+        {
+            "version": item["id"],
+            "status": f"{item['status']}: {item['reason']}",
+            "created": when(item["created_at"]),
+            "file": item["uri"],
+            "sha256": item["sha256"],
+            "gain (95 %)": f"{item['gain_lower']:+.1%} to {item['gain_upper']:+.1%}",
+            "tokens trained": item["tokens_trained"],
+            "mlflow run": item["mlflow_run_id"],
+            "seed": item["seed"],
+            "trace offsets": ", ".join(f"{each}: {first[each]}-{last.get(each, '?')}" for each in first),
+            "derived from": ", ".join(item["derived_from"]) or tenant,
+        }
+    )
+    for decision in item["decisions"]:
+        typer.echo(f"{when(decision['decided_at'])}  {decision['kind']}: {decision['reason']}")
 
 
 @app.command()

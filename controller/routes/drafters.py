@@ -3,20 +3,23 @@
 # ruff: noqa: TC001  FastAPI evaluates annotations at run time
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Path
 from sqlalchemy import select
 
 from controller import rollout
 from controller.context import ControlDependency
-from controller.errors import ConflictError
+from controller.errors import ConflictError, NotFoundError
 from controller.identity import readable_by_tenant, writable_by_tenant
 from controller.models import Decision, Tenant, Version
 from controller.operation import OperationDependency
 from controller.paging import After, Limit, number_after, page
-from controller.schemas import DecisionState, Page, Promote, TenantDetail, VersionState
+from controller.schemas import DecisionState, Page, Promote, TenantDetail, VersionDetail, VersionState
 from controller.tenants import BY, get_tenant
-from controller.views import decision_state, tenant_detail, version_state
+from controller.views import decision_state, tenant_detail, version_detail, version_state
 
+VersionNumber = Annotated[int, Path(ge=1, le=2**31 - 1)]
 router = APIRouter(prefix="/v1/tenants/{tenant_id}", tags=["drafters"])
 
 
@@ -35,6 +38,27 @@ def versions(
         rows = session.scalars(query if last is None else query.where(Version.version < last)).all()
         items = [version_state(row) for row in rows]
         return page(items, [item.id for item in items], limit)
+
+
+@router.get("/versions/{version}")
+@readable_by_tenant
+def show(control: ControlDependency, tenant_id: str, version: VersionNumber) -> VersionDetail:
+    """Show one version with its lineage: MLflow run, trace offsets, seed, and what was decided about it."""
+    query = (
+        select(Decision)
+        .where(Decision.tenant == tenant_id, Decision.version == version)
+        .order_by(Decision.id.desc())
+        .limit(20)
+    )
+    with control.database.read() as session:
+        get_tenant(session, tenant_id)
+        row = session.get(Version, (tenant_id, version))
+        if row is None:
+            raise NotFoundError(
+                f"tenant {tenant_id!r} has no version {version}: "
+                f"GET /v1/tenants/{tenant_id}/versions lists them"
+            )
+        return version_detail(row, session.scalars(query).all())
 
 
 @router.get("/decisions")

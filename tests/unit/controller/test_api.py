@@ -86,7 +86,7 @@ def test_every_tenant_route_says_which_tenant_is_unknown(bench: Bench) -> None:
         if not isinstance(route, APIRoute) or not route.path.startswith("/v1/tenants/{tenant_id}"):
             continue
         for method in route.methods:
-            url = route.path.replace("{tenant_id}", "nobody").replace("{key_id}", "key_1")
+            url = route.path.format_map({"tenant_id": "nobody", "key_id": "key_1", "version": 1})
             body = BODIES.get(route.path, {} if method == "PATCH" else None)
             problem = is_problem(bench.client.request(method, url, json=body), 404)
             assert "'nobody'" in problem["detail"]

@@ -59,6 +59,17 @@ def test_a_published_version_becomes_champion(bench: Bench) -> None:
     assert policy.reason == decision["reason"]
 
 
+def test_a_version_shows_where_it_comes_from(bench: Bench) -> None:
+    """Run, trace offsets, seed and the decisions about it; a version that is not there is a 404."""
+    bench.create()
+    bench.publish(1)
+    shown = bench.request("GET", "/v1/tenants/acme/versions/1")
+    assert (shown["id"], shown["mlflow_run_id"], shown["seed"]) == ("acme@1", "run", 0)
+    assert (shown["trace_first_offset"], shown["trace_last_offset"]) == ({"0": 0}, {"0": 9})
+    assert [item["kind"] for item in shown["decisions"]] == ["promote"]
+    assert "version 2" in bench.request("GET", "/v1/tenants/acme/versions/2", status=404)["detail"]
+
+
 def test_a_version_delivered_twice_is_taken_over_once(bench: Bench) -> None:
     """The log delivers at least once; a second delivery decides nothing."""
     bench.create()
