@@ -37,7 +37,7 @@ def judge(
     *,
     champion_weight: float,
     lookahead: int,
-    fresh: float,
+    fresh: float = 1.0,
     between: Callable[[], None],
 ) -> Judgement:
     """Score the hold-out and decide.
