@@ -166,6 +166,19 @@ class Settings(KafkaSettings):
         2000, ge=1, description="New answer tokens of a tenant that trigger an update."
     )
     update_token_steps: int = Field(60_000, ge=1, description="Most answer tokens processed by one update.")
+    payback_hours: float = Field(
+        24.0,
+        gt=0,
+        description="An update must save more engine time in so many hours of traffic than it costs.",
+    )
+    training_seconds_per_day: float | None = Field(
+        None,
+        gt=0,
+        description="Most seconds of training and evaluation per tenant in 24 hours; none: no limit.",
+    )
+    replay_bytes: int = Field(
+        2 << 30, ge=1 << 20, description="Most bytes of a tenant's replay on disk, beside replay_tokens."
+    )
     learning_rate: float = Field(1.5e-3, gt=0)
     unroll_depth: int = Field(3, ge=1, le=8)
     objective: str = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -34,6 +35,9 @@ from learners.plausibility import Plausibility
 from learners.publish import VersionPublisher
 from learners.replay import Replay
 from learners.rerun import rerun
+from learners.scheduling import Scheduler
+from learners.scoring import ArmScores
+from learners.step_costs import StepCosts
 from learners.updates import Updater
 
 if TYPE_CHECKING:
@@ -106,6 +110,7 @@ def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[]
         publisher=VersionPublisher(store, transport, lineage=lineage),
         erased=erased,
         tracker=tracker,
+        scores=ArmScores(transport),
         directory=paths.updates,
     )
     learner = Learner(
@@ -117,6 +122,7 @@ def build_learner(settings: Settings, stop: Event) -> tuple[Learner, Callable[[]
         policies=policies,
         updater=updater,
         marks=tracker,
+        scheduler=Scheduler(settings, ledger, StepCosts(transport), time.time),
         forgetting=Forgetting(
             erased,
             tenants,

@@ -10,9 +10,10 @@ import structlog
 from collectors.store import StoreUnavailableError
 from collectors.transport import TransportUnavailableError
 from learners.mlflow import TrackingError, UnknownVersionError
-from learners.records import UpdateState
-from learners.selection import evictions, expired
+from learners.records import TenantCounters, UpdateState
+from learners.selection import capacity_rows, evictions, expired
 from learners.status import LearnerStatus, TenantStatus
+from learners.traffic import WINDOW
 from learners.updates import AbandonedError
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from learners.erasure import Forgetting
     from learners.intake import Intake, TenantView
     from learners.ledger import Ledger
-    from learners.records import TenantCounters, Update
+    from learners.records import Update
     from learners.replay import Replay
+    from learners.scheduling import Scheduler
     from learners.updates import Updater
 
 _log = structlog.get_logger(__name__)
@@ -75,6 +77,7 @@ class Learner:
         policies: PolicyUpdates,
         updater: Updater,
         marks: ChampionMarks,
+        scheduler: Scheduler,
         forgetting: Forgetting | None = None,
         feature_source: str,
         pause_file: Path,
@@ -89,6 +92,7 @@ class Learner:
         self._policies: Final = policies
         self._updater: Final = updater
         self._marks: Final = marks
+        self._scheduler: Final = scheduler
         self._forgetting: Final = forgetting
         self._pause_file: Final = pause_file
         self._stop: Final = stop
@@ -156,7 +160,7 @@ class Learner:
         self._remember(ended)
 
     def _next_update(self) -> Update | None:
-        """Plan an update for the tenant that is due and has waited longest."""
+        """Plan an update for the tenant that needs one most."""
         for tenant in self._due():
             self._trim(tenant)
             plan = self._updater.plan(tenant)
@@ -165,12 +169,11 @@ class Learner:
         return None
 
     def _due(self) -> list[str]:
-        waiting = [
+        return self._scheduler.due(
             counters
             for tenant, counters in self._ledger.tenants().items()
-            if self._blocked(tenant) is None and counters.tokens_since_update >= self._settings.update_tokens
-        ]
-        return [counters.tenant for counters in sorted(waiting, key=lambda one: one.last_update)]
+            if self._blocked(tenant) is None and counters.tokens_since_update
+        )
 
     def _blocked(self, tenant: str) -> str | None:
         """Why nothing may be learned for a tenant; None if it may."""
@@ -202,8 +205,10 @@ class Learner:
         )
         for tenant in self._forgetting.poll() if self._forgetting is not None else ():
             self._history.pop(tenant, None)
+            self._scheduler.forget(tenant)
             self._unmarked.pop(tenant, None)
         self._intake.poll(timeout)
+        self._scheduler.refresh()
         self._report("running")
 
     def _wait_while_paused(self) -> None:
@@ -215,7 +220,7 @@ class Learner:
     def _trim(self, tenant: str) -> None:
         """Keep what the tenant's retention allows, and of that what the replay has room for."""
         requests = self._ledger.ready(tenant)
-        account = self._tenants.latest.get(tenant)
+        settings, account = self._settings, self._tenants.latest.get(tenant)
         seconds = self._retention_seconds
         if account is not None and account.retention_seconds is not None:
             seconds = min(seconds, account.retention_seconds)
@@ -228,7 +233,13 @@ class Learner:
             )
         )
         kept = [request for request in requests if request.number not in gone]
-        gone |= set(evictions(kept, self._settings.replay_tokens, self._settings.seed))
+        capacity = capacity_rows(
+            sum(request.rows for request in kept),
+            sum(self._replay.size(tenant, request.number) for request in kept),
+            most_rows=settings.replay_tokens,
+            most_bytes=settings.replay_bytes,
+        )
+        gone |= set(evictions(kept, capacity, settings.seed))
         self._replay.remove(request for request in requests if request.number in gone)
         self._ledger.evict(gone)
 
@@ -240,6 +251,7 @@ class Learner:
         self._intake.give_up_stale()
         for tenant in self._ledger.tenants():
             self._trim(tenant)
+            self._ledger.trim_observations(tenant, WINDOW)
         # Twice: the log removes whole segments, and goes by the time at which it took a record in.
         self._ledger.prune(self._clock() - 2 * self._retention_seconds)
         self._updater.record_late()
@@ -265,6 +277,7 @@ class Learner:
         return self._history[tenant]
 
     def _remember(self, update: Update) -> None:
+        self._scheduler.ended(update)
         tenant = update.plan.tenant
         if tenant not in self._history:
             self._seen(tenant)
@@ -297,6 +310,7 @@ class Learner:
 
     def _tenant_status(self, tenant: str, counters: TenantCounters | None, due: set[str]) -> TenantStatus:
         seen = self._seen(tenant)
+        decision = self._scheduler.decide(counters or TenantCounters(tenant))
         doing = self._blocked(tenant) or ("waiting" if tenant in due else "idle")
         if self._active is not None and self._active.plan.tenant == tenant:
             doing = self._doing
@@ -310,4 +324,11 @@ class Learner:
             last_gain=seen.last_gain,
             last_refusal=seen.last_refusal,
             updates=seen.updates,
+            drifts=decision.drifts,
+            training_seconds=decision.spent,
+            training_seconds_today=decision.spent_today,
+            expected_gain=decision.expected_gain,
+            expected_saving_seconds=decision.payoff.saving_seconds,
+            expected_cost_seconds=decision.payoff.cost_seconds,
+            waiting_for=decision.why,
         )

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from adaptive.contracts import TraceRecord, decode, encode
+from adaptive.contracts import Arm, TraceRecord, decode, encode
 from learners.records import (
     FINISHED_STATES,
+    Observation,
     RequestState,
     StoredRequest,
     TenantCounters,
@@ -27,6 +28,7 @@ from learners.records import (
     UpdateReport,
     UpdateState,
 )
+from learners.traffic import observe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,6 +64,12 @@ CREATE TABLE IF NOT EXISTS drafter_update (
     update_id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, state TEXT NOT NULL,
     version INTEGER NOT NULL, plan BLOB NOT NULL, report BLOB, run_id TEXT NOT NULL DEFAULT ''
 );
+CREATE TABLE IF NOT EXISTS observation (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, created_at REAL NOT NULL,
+    arm TEXT NOT NULL, version INTEGER NOT NULL, verify_steps INTEGER NOT NULL, drafted INTEGER NOT NULL,
+    accepted INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS observation_tenant ON observation (tenant, number);
 CREATE TABLE IF NOT EXISTS erasure (tenant TEXT PRIMARY KEY, done TEXT NOT NULL);
 """
 _STORED: Final = (
@@ -69,6 +77,7 @@ _STORED: Final = (
     " trained"
 )
 
+_TABLES: Final = ("trace", "part", "request", "tenant", "left_out", "drafter_update", "observation")
 
 EXCESS: Final = "excess"
 """Why a request was left out: too many of its tenant waited."""
@@ -152,6 +161,7 @@ class Ledger:
                 elif entry.left_out:
                     self._count(record.tenant, entry.left_out)
                 else:
+                    self._observe(record)
                     number, state = self._open(entry, full=waits[record.tenant] >= most_waiting)
                     excess += state is None
                     if state is RequestState.OPEN and self._add_part(entry):
@@ -263,6 +273,24 @@ class Ledger:
             tenant: TenantCounters(tenant, left_out=counts) for tenant, counts in left_out.items()
         } | found
 
+    def observations(self, after: int = 0) -> list[Observation]:
+        """How drafts did while serving, in order of arrival, behind an observation's number."""
+        rows = self._connection.execute(
+            "SELECT number, tenant, created_at, arm, version, verify_steps, drafted, accepted"
+            " FROM observation WHERE number > ? ORDER BY number",
+            (after,),
+        )
+        return [Observation(*row[:3], Arm(row[3]), *row[4:]) for row in rows]
+
+    def trim_observations(self, tenant: str, most: int) -> None:
+        """Keep a tenant's newest observations."""
+        with self._transaction():
+            self._connection.execute(
+                "DELETE FROM observation WHERE tenant = ?1 AND number <= (SELECT number FROM observation"
+                " WHERE tenant = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
+                (tenant, most),
+            )
+
     def begin_update(self, plan: UpdatePlan) -> Update:
         """Store a plan; its training requests count as trained from here on."""
         with self._transaction():
@@ -334,7 +362,7 @@ class Ledger:
         """Delete every row about a tenant, in the write-ahead log too; returns how many, per table."""
         counts = {}
         with self._transaction():
-            for table in ("trace", "part", "request", "tenant", "left_out", "drafter_update"):
+            for table in _TABLES:
                 cursor = self._connection.execute(
                     f"DELETE FROM {table} WHERE tenant = ?",  # noqa: S608  # constants above
                     (tenant,),
@@ -416,6 +444,13 @@ class Ledger:
             self._count(record.tenant, EXCESS)
         assert cursor.lastrowid is not None
         return cursor.lastrowid, None if full else RequestState.OPEN
+
+    def _observe(self, record: TraceRecord) -> None:
+        self._connection.executemany(
+            "INSERT INTO observation (tenant, created_at, arm, version, verify_steps, drafted, accepted)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [msgspec.structs.astuple(one)[1:] for one in observe(record)],
+        )
 
     def _add_part(self, entry: Entry) -> bool:
         """Keep a segment of an open request; whether the request is complete now."""

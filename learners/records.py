@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from adaptive.contracts import AdapterReference, HoldoutScore
+from adaptive.contracts import AdapterReference, Arm, HoldoutScore
 
 
 class RequestState(enum.StrEnum):
@@ -55,6 +55,20 @@ class StoredRequest(msgspec.Struct, frozen=True):
     last_offset: int
     trained: bool
     """Whether any update has trained on it, finished or not."""
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """How one drafter did on one trace while serving, as the engine reported it."""
+
+    number: int
+    """Order of arrival in this ledger, over all tenants."""
+    tenant: str
+    created_at: float
+    arm: Arm
+    version: int
+    verify_steps: int
+    drafted: int
+    accepted: int
 
 
 class UpdatePlan(msgspec.Struct, frozen=True):

@@ -116,6 +116,11 @@ def expired(
     return tuple(gone)
 
 
+def capacity_rows(rows: int, size: int, *, most_rows: int, most_bytes: int) -> int:
+    """Rows that a replay may keep, where `rows` of them take `size` bytes on disk now."""
+    return most_rows if size <= most_bytes else min(most_rows, rows * most_bytes // size)
+
+
 def token_steps(fresh: int, old: int, most: int) -> int:
     """Answer tokens an update processes, of distinct ones that are new to it and that are not."""
     return min(most, FRESH_PASSES * fresh + OLD_PASSES * old)

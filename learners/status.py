@@ -29,6 +29,20 @@ class TenantStatus(msgspec.Struct):
     last_refusal: str | None = None
     """Why the newest challenger was refused; None if it was published."""
     updates: int = 0
+    drifts: int = 0
+    """Times acceptance fell against the control group."""
+    training_seconds: float = 0.0
+    """Spent on the tenant's updates, evaluation included."""
+    training_seconds_today: float = 0.0
+    """The same in the last 24 hours."""
+    expected_gain: float = 0.0
+    """Relative gain in tau expected of the next update."""
+    expected_saving_seconds: float = 0.0
+    """Engine time that gain would save in `Settings.payback_hours`."""
+    expected_cost_seconds: float = 0.0
+    """Training time it would cost."""
+    waiting_for: str = ""
+    """Why no update is due although there is new text: quota, or it does not pay."""
 
 
 class IntakeStatus(msgspec.Struct):

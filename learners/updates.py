@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from adaptive.contracts import Arm
 from learners.adapters import write_challenger
+from learners.evaluation import score
 from learners.judging import judge
 from learners.manifest import MANIFEST, Fingerprints, Manifest, current_environment, used, write_manifest
 from learners.mlflow import TrackingError
 from learners.records import UpdatePlan, UpdateReport, UpdateState
 from learners.replay import ReplayError
+from learners.scoring import walked
 from learners.selection import batch_tokens, split, token_steps, update_seed
 from learners.training import Trainer
 
@@ -25,13 +28,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from torch import Tensor
+
     from adaptive.contracts import DrafterPublished, PolicyDecided, TenantErased
     from adaptive.settings import Settings
     from learners.adapters import Champions
     from learners.drafter import Drafter
+    from learners.evaluation import Scored
+    from learners.judging import Judgement
     from learners.ledger import Ledger
     from learners.records import StoredRequest, Update
     from learners.replay import Replay
+    from learners.scoring import ArmScores
     from learners.training import Trained
 
 _log = structlog.get_logger(__name__)
@@ -102,6 +110,7 @@ class Updater:
         publisher: Publisher,
         erased: ErasureView | None = None,
         tracker: Tracker,
+        scores: ArmScores,
         directory: Path,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -115,6 +124,7 @@ class Updater:
         self._publisher: Final = publisher
         self._erased: Final = erased
         self._tracker: Final = tracker
+        self._scores: Final = scores
         self._directory: Final = directory
         self._clock: Final = clock
         self._trainer: Final = Trainer(drafter)
@@ -279,6 +289,7 @@ class Updater:
             between=lambda: at("evaluating"),
         )
         scores = (judged.turbo.total, judged.champion.total if judged.champion else None)
+        self._tell(plan, judged, champion, policy, fingerprints, at, requests)
         sha256 = write_challenger(self._file(update), trained.tensors, plan)
         manifest = Manifest(
             plan=plan,
@@ -316,6 +327,47 @@ class Updater:
             adapter_sha256=sha256,
             peak_bytes=trained.peak_bytes,
         )
+
+    def _tell(
+        self,
+        plan: UpdatePlan,
+        judged: Judgement,
+        champion: dict[str, Tensor] | None,
+        policy: PolicyDecided | None,
+        fingerprints: Fingerprints,
+        at: Callable[[str], None],
+        requests: Mapping[int, StoredRequest],
+    ) -> None:
+        """Send how every arm did on the hold-out, and on what is new to training and was never held out."""
+        lookahead = max(1, self._settings.lookahead)
+        former = self._erased.latest.get(plan.tenant) if self._erased is not None else None
+        generation = former.generation + 1 if former else 0
+        known = {
+            number
+            for update in self._ledger.updates(plan.tenant)
+            if update.report
+            for number in update.plan.holdout
+        }
+        fresh = [number for number in plan.fresh if number not in known]
+        sequences = [fingerprints.load(number) for number in fresh]
+        holdout: dict[tuple[Arm, int], Scored] = {(Arm.TURBO, 0): judged.turbo}
+        training = {
+            (Arm.TURBO, 0): score(
+                self._drafter.head, None, sequences, lookahead=lookahead, weight=1.0,
+                between=lambda: at("evaluating"),
+            )
+        }  # fmt: skip
+        if judged.champion is not None and policy is not None and policy.champion is not None:
+            serving = (Arm.ADAPTER, policy.champion.version)
+            holdout[serving] = judged.champion
+            training[serving] = score(
+                self._drafter.head, champion, sequences, lookahead=lookahead, weight=policy.weight,
+                between=lambda: at("evaluating"),
+            )  # fmt: skip
+        holdout[Arm.ADAPTER, plan.version] = judged.challenger
+        for numbers, scored in ((plan.holdout, holdout), (fresh, training)):
+            told = [walked(requests[number].request_id, fingerprints.load(number)) for number in numbers]
+            self._scores.send(plan, told, scored, lookahead=lookahead, generation=generation)
 
     def _finish(self, update: Update) -> Update:
         assert update.report is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING
@@ -38,6 +39,9 @@ from learners.paths import LearnerPaths
 from learners.plausibility import Plausibility
 from learners.publish import VersionPublisher
 from learners.replay import Replay
+from learners.scheduling import Scheduler
+from learners.scoring import ArmScores
+from learners.step_costs import StepCosts
 from learners.testing import HIDDEN, LAYERS, TinyModels, TinyTenant, make_models
 from learners.updates import Updater
 
@@ -182,6 +186,7 @@ class Installation:
             published=CompactedView(self.transport, TOPIC_DRAFTER_PUBLISHED, DrafterPublished),
             publisher=VersionPublisher(self.store, self.transport),
             tracker=self.tracker,
+            scores=ArmScores(self.transport),
             directory=self.paths.updates,
         )
         learner = Learner(
@@ -193,6 +198,7 @@ class Installation:
             policies=policies,
             updater=updater,
             marks=self.tracker,
+            scheduler=Scheduler(settings, ledger, StepCosts(self.transport), time.time),
             feature_source=drafter.source,
             pause_file=self.paths.pause,
             stop=self.stop,
@@ -211,8 +217,9 @@ class Installation:
 def installation(
     tmp_path: Path, models: TinyModels, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Installation]:
-    """A fresh installation; learners wait for traces no longer than a moment."""
+    """A fresh installation; a learner waits for traces for a moment only, and takes in all there are."""
     monkeypatch.setattr("learners.learner.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("learners.intake.ASSEMBLY_SECONDS", 60.0)
     made = Installation(tmp_path, models)
     yield made
     made.transport.close()

@@ -61,6 +61,12 @@ def test_the_life_of_a_tenant(adaptive: Callable[..., Result]) -> None:
     assert json.loads(run("tenants", "keys", "list", "acme", "--json")) == []
     assert run("drafters", "list", "acme").startswith("VERSION")
 
+    reported = run("report")
+    assert reported.split()[0] == "TENANT"
+    assert "all tenants: 0.0 s of training, 0.0 s of engine time saved" in reported
+    rows = json.loads(run("report", "--json"))
+    assert [(row["tenant"], row["engine_seconds_saved"]) for row in rows] == [("acme", None), ("other", None)]
+
 
 @pytest.mark.usefixtures("controller")
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from controller.learner_metrics import LearnerCollector
-from learners.status import IntakeStatus, LearnerStatus, write_status
+from learners.status import IntakeStatus, LearnerStatus, TenantStatus, write_status
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +30,21 @@ def test_lag_is_reported_per_partition(tmp_path: Path) -> None:
     assert 'adaptive_learner_lag_records{partition="0"} 7.0' in text
     assert 'adaptive_learner_lag_records{partition="3"} 0.0' in text
     assert "adaptive_learner_behind_seconds 2.5" in text
+
+
+def test_what_learning_costs_is_summed_over_tenants(tmp_path: Path) -> None:
+    """Seconds, updates and drifts of all tenants, and how many wait, without a label per tenant."""
+    path = tmp_path / "status.json"
+    tenants = {
+        "acme": TenantStatus(training_seconds=40.0, updates=3, drifts=1),
+        "other": TenantStatus(training_seconds=2.5, updates=1, waiting_for="it does not pay"),
+    }
+    write_status(path, LearnerStatus("running", 100.0, tenants=tenants))
+    text = rendered(path, 110.0)
+    assert "adaptive_learner_training_seconds_total 42.5" in text
+    assert "adaptive_learner_updates_total 4.0" in text
+    assert "adaptive_learner_drifts_total 1.0" in text
+    assert "adaptive_learner_tenants_waiting 1.0" in text
 
 
 @pytest.mark.parametrize("content", [None, b"{", b'{"updated_at": 1, "intake": {"lag": {"0": 7}}}'])

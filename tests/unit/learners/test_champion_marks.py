@@ -16,6 +16,7 @@ from learners.ledger import Ledger
 from learners.mlflow import MlflowTracker, TrackingError, UnknownVersionError
 from learners.records import UpdateState
 from learners.replay import Replay
+from learners.scheduling import Scheduler
 from tests.unit.learners.test_ledger import plan
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def test_a_tenant_unknown_to_mlflow_does_not_stop_the_others(
         policies=policies,
         updater=Mock(),
         marks=marks,
+        scheduler=Scheduler(Settings(home=tmp_path), ledger, lambda _: 0.03, lambda: 0.0),
         feature_source="t",
         pause_file=tmp_path / "pause",
         stop=Event(),

@@ -110,7 +110,7 @@ def test_a_new_ledger_counts_on_from_what_was_announced(
     """The next version follows the newest one on the log, although the ledger knows of none."""
     settings = Settings(home=tmp_path)
     transport, ledger = open_transport(settings.resolved_log_url), Ledger(tmp_path / "ledger.db")
-    for number in range(16):
+    for number in range(24):
         make_ready(ledger, f"r{number}", f"d{number}")
     with CompactedView(transport, TOPIC_DRAFTER_PUBLISHED, DrafterPublished) as published:
         updater = Updater(
@@ -123,6 +123,7 @@ def test_a_new_ledger_counts_on_from_what_was_announced(
             published=published,
             publisher=Mock(),
             tracker=Mock(),
+            scores=Mock(),
             directory=tmp_path,
         )
         if newest is not None:
