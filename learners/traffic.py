@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from river.drift import ADWIN
@@ -92,11 +93,13 @@ class Traffic:
     def add(self, row: Observation) -> None:
         """Take the next observation in."""
         self._rows.append(row)
+        for known in ("tokens_per_second", "tau"):
+            self.__dict__.pop(known, None)
         if self._drift.add(row):
             self.drifts += 1
             self.drifted_at = row.created_at
 
-    @property
+    @cached_property  # asked for every tenant at every training step
     def tokens_per_second(self) -> float:
         """Answer tokens that were drafted for, over the time that the remembered traces cover."""
         if not self._rows:
@@ -105,7 +108,7 @@ class Traffic:
         tokens = sum(row.verify_steps + row.accepted for row in self._rows)
         return tokens / max(SPAN_LEAST, max(times) - min(times))
 
-    @property
+    @cached_property
     def tau(self) -> float:
         """Of the adapter that drafted last, or of turbo."""
         versions = [row.version for row in self._rows if row.arm is Arm.ADAPTER]
