@@ -9,6 +9,7 @@ import pytest
 from adaptive.contracts import Arm, ArmCounters, EngineTelemetry, SamplingSummary, TraceRecord, VerifyStep
 from adaptive.settings import Settings
 from learners.ledger import Ledger
+from learners.payoff import Outcome
 from learners.records import TenantCounters
 from learners.scheduling import Scheduler
 from learners.step_costs import step_costs
@@ -26,9 +27,10 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     made.close()
 
 
-def scheduler(ledger: Ledger, home: Path, **settings: float) -> Scheduler:
+def scheduler(ledger: Ledger, home: Path, quota: float | None = None) -> Scheduler:
     """A scheduler at second 1,000 on verify steps of 40 ms."""
-    return Scheduler(Settings(home=home, **settings), ledger, lambda _: 0.04, lambda: 1000.0)
+    settings = Settings(home=home, training_seconds_per_day=quota)
+    return Scheduler(settings, ledger, lambda _: 0.04, lambda: 1000.0)
 
 
 def traffic(ledger: Ledger, tenant: str, requests: int, seconds: float) -> None:
@@ -68,11 +70,9 @@ def test_a_tenant_that_sends_little_waits_and_says_why(ledger: Ledger, tmp_path:
 
 def test_a_quota_holds_whatever_it_would_save(ledger: Ledger, tmp_path: Path) -> None:
     """A tenant whose seconds of the day are used up waits; another does not."""
-    from learners.payoff import Outcome  # noqa: PLC0415
-
     for tenant in ("acme", "other"):
         traffic(ledger, tenant, 50, seconds=10)
-    plan = scheduler(ledger, tmp_path, training_seconds_per_day=30.0)
+    plan = scheduler(ledger, tmp_path, quota=30.0)
     plan.refresh()
     plan._outcomes["acme"] = [Outcome(900.0, published=True, gain=0.5, seconds=31.0)]
     assert plan.due([counters("acme", 5000), counters("other", 5000)]) == ["other"]
