@@ -280,7 +280,10 @@ class Ledger:
             " FROM observation WHERE number > ? ORDER BY number",
             (after,),
         )
-        return [Observation(*row[:3], Arm(row[3]), *row[4:]) for row in rows]
+        return [
+            Observation(number, tenant, created_at, Arm(arm), version, steps, drafted, accepted)
+            for number, tenant, created_at, arm, version, steps, drafted, accepted in rows
+        ]
 
     def trim_observations(self, tenant: str, most: int) -> None:
         """Keep a tenant's newest observations."""
