@@ -255,6 +255,10 @@ class PolicyDecided(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str
     decided_at: float
     schema_version: int = SCHEMA_VERSION
+    challenger: AdapterReference | None = None
+    """Version that a share of the requests tries out, beside the champion; None: there is no canary."""
+    canary_share: float = 0.0
+    """Share of requests that draft with the challenger."""
 
 
 class TenantChanged(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -382,6 +386,8 @@ class SlotState(msgspec.Struct, frozen=True, omit_defaults=True):
     weight: float
     requests: int
     """In-flight requests that draft with it."""
+    canary: bool = False
+    """Whether it is the tenant's challenger on trial."""
 
 
 class SlotUsage(msgspec.Struct, omit_defaults=True):
@@ -440,6 +446,11 @@ class EngineTelemetry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Share of the requests that may be recorded which are: below 1 where the capture budget binds."""
     feature_rate: float = 1.0
     """Share of the recorded requests chosen for features whose features are kept."""
+    target_seconds: dict[int, float] = msgspec.field(default_factory=dict)
+    """Scheduled tokens -> seconds of a target step over them at the machine's present speed, as learned from
+    every step measured; independent of the load."""
+    draft_pass_seconds: dict[int, float] = msgspec.field(default_factory=dict)
+    """Requests in a step -> seconds of one pass of the drafter over them."""
 
 
 Message = (

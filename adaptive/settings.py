@@ -134,6 +134,13 @@ class Settings(KafkaSettings):
 
     control_share: float = Field(0.05, ge=0, le=1)
     off_share: float = Field(0.01, ge=0, le=1)
+    canary_share: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of a tenant's requests that try a new version before it becomes champion; 0: what "
+        "passed the learner's gate becomes champion at once, under watch.",
+    )
 
     retention_days: float = Field(
         7.0,

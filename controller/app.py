@@ -84,7 +84,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     lease = LeaderLease(database)
     leading = LeaderDatabase(database, lease)
     relay = RelayWorker(leading, transport, metrics, lease)
-    policy = PolicyWorker(leading, transport, relay, metrics, clock, lease)
+    policy = PolicyWorker(leading, transport, relay, metrics, clock, lease, settings.canary_share)
     erasure = ErasureWorker(
         leading,
         transport,

@@ -27,7 +27,7 @@ from adaptive.contracts import (
     decode,
     encode,
 )
-from controller import rollout
+from controller import rollout, stages
 from controller.errors import NotFoundError
 from controller.models import (
     Answer,
@@ -40,7 +40,9 @@ from controller.models import (
     Erasure,
     Key,
     OutboxMessage,
+    Rollout,
     Tenant,
+    TenantWeights,
     Version,
     VersionStatus,
 )
@@ -131,6 +133,8 @@ def remove_rows(session: Session, tenant_id: str) -> dict[str, int]:
     more = (
         (ArmSample, "tenant"),
         (ArmHistory, "tenant"),
+        (Rollout, "tenant"),
+        (TenantWeights, "tenant"),
         (Answer, "tenant"),
         (OutboxMessage, "key"),
         (Tenant, "id"),
@@ -235,6 +239,9 @@ def retire_derived(session: Session, tenant_id: str, now: float) -> list[Adapter
         mine = {row.version: row for row in derived if row.tenant == name}
         if tenant.pin in mine:
             tenant.pin = None
+        running = rollout.active(session, name)
+        if running is not None and running.version in mine:
+            stages.abort(session, tenant, running, reason, now, VersionStatus.ERASED, actor="erasure")
         if tenant.champion in mine:
             outgoing = mine[tenant.champion]
             why = f"version {tenant.champion} {reason}"

@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 
 from adaptive.payback import ArmTime, engine_seconds_saved
 from controller import outbox
-from controller.models import ArmTotal, DecisionCount, DecisionKind, Engine, Tenant
+from controller.models import ArmTotal, DecisionCount, DecisionKind, Engine, EngineSpeed, Tenant
 from controller.views import ALIVE_SECONDS
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class DatabaseCollector(Collector):
         with self._database.read() as session:
             waiting = outbox.pending(session)
             tenants = session.scalar(select(func.count(Tenant.id))) or 0
+            slow = session.scalar(select(func.count()).where(EngineSpeed.alert_since.is_not(None))) or 0
             engines = session.scalar(select(func.count(Engine.id)).where(recent)) or 0
             taken = dict(session.execute(select(DecisionCount.kind, DecisionCount.taken)).all())
             saved = _saved(session)
@@ -101,6 +102,9 @@ class DatabaseCollector(Collector):
         )
         yield GaugeMetricFamily("adaptive_control_tenants", "Tenants.", tenants)
         yield GaugeMetricFamily("adaptive_control_engines_alive", "Engines that reported lately.", engines)
+        yield GaugeMetricFamily(
+            "adaptive_control_engines_slow", "Engines whose steps take longer than usual: an alert.", slow
+        )
 
 
 def _saved(session: Session) -> float:

@@ -55,6 +55,12 @@ class DecisionKind(enum.StrEnum):
     ROLLBACK = "rollback"
     REFUSE = "refuse"
     CONFIGURE = "configure"
+    ROLLOUT = "rollout"
+    """A version went on to the next stage of its rollout."""
+    ABORT = "abort"
+    """A rollout ended before its version became champion."""
+    ALERT = "alert"
+    """An engine became slower by itself: no drafter is to blame."""
 
 
 class Base(DeclarativeBase):
@@ -341,3 +347,53 @@ class Lease(Base):
     """Counts the holders: a fence for writes of former ones."""
     beat: Mapped[int] = mapped_column(BigInteger)
     """Counts the holder's signs of life."""
+
+
+class Rollout(Base):
+    """A version on its way into service, and afterwards how that ended."""
+
+    __tablename__ = "rollouts"
+
+    tenant: Mapped[str] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    stage: Mapped[str] = mapped_column(String(16))
+    """`shadow`, `canary`, `champion` or `aborted`."""
+    share: Mapped[float]
+    """Of the tenant's requests, in the canary stage."""
+    started_at: Mapped[float]
+    stage_since: Mapped[float]
+    reason: Mapped[str]
+    """Why it is in this stage."""
+    shadow: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """`controller.trial.Shadow` as plain numbers."""
+    evidence: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """The newest comparison with what serves."""
+
+
+class TenantWeights(Base):
+    """Weights over a tenant's arms, from scores of every arm on its traces."""
+
+    __tablename__ = "tenant_weights"
+
+    tenant: Mapped[str] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
+    updated_at: Mapped[float]
+    state: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """`controller.hedge.HedgeState` as plain numbers."""
+
+
+class EngineSpeed(Base):
+    """How fast an engine's steps are against its own past, and since when they are not."""
+
+    __tablename__ = "engine_speeds"
+
+    engine: Mapped[str] = mapped_column(String(128), primary_key=True)
+    started_at: Mapped[float]
+    """Of the run of the engine that the numbers are about."""
+    baseline: Mapped[float]
+    """Seconds of a step, as usual."""
+    slow: Mapped[int]
+    """Reports in a row that were slow (positive) or not (negative)."""
+    ratio: Mapped[float]
+    """The newest report's seconds over the baseline's."""
+    alert_since: Mapped[float | None]
+    """Unix seconds; None while the engine is as fast as usual."""

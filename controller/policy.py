@@ -119,14 +119,18 @@ def judge_champion(champion: Sequence[Sample], control: Sequence[Sample]) -> tup
     It is rolled back only when the whole interval of its lift lies below 1.
     """
     lift = measure_lift(champion, control)
-    if (
-        lift is None
-        or lift.champion_verify_steps < MIN_CHAMPION_STEPS
-        or lift.control_verify_steps < MIN_CONTROL_STEPS
-        or min(_filled(champion), _filled(control)) < MIN_BUCKETS
-    ):
+    if lift is None or not enough(lift, champion, control):
         return Verdict.WAIT, lift
     return (Verdict.ROLLBACK if lift.tau_upper < 1 else Verdict.KEEP), lift
+
+
+def enough(lift: Lift, champion: Sequence[Sample], control: Sequence[Sample]) -> bool:
+    """Whether both sides have seen enough traffic for a verdict on their lift."""
+    return (
+        lift.champion_verify_steps >= MIN_CHAMPION_STEPS
+        and lift.control_verify_steps >= MIN_CONTROL_STEPS
+        and min(_filled(champion), _filled(control)) >= MIN_BUCKETS
+    )
 
 
 def fallback(retired: Mapping[int, float]) -> int | None:
@@ -199,6 +203,15 @@ def _filled(samples: Sequence[Sample]) -> int:
 def _widening(size: float) -> float:
     """Half width of the confidence sequence in standard errors, narrowest at the smallest sizes judged."""
     first = 1 / (1 / MIN_CHAMPION_STEPS + 1 / MIN_CONTROL_STEPS)
+    return widening(size / first)
+
+
+def widening(growth: float) -> float:
+    """Half width of the confidence sequence in standard errors.
+
+    Args:
+        growth: Size of the sample over the size at which the sequence is narrowest.
+    """
     tightest = -2 * math.log(MISCOVERAGE) + math.log(1 - 2 * math.log(MISCOVERAGE))
-    scaled = size / first * tightest
+    scaled = growth * tightest
     return math.sqrt((1 + 1 / scaled) * math.log((scaled + 1) / MISCOVERAGE**2))

@@ -15,9 +15,10 @@ from sqlalchemy import select
 from adaptive.contracts import AdapterReference, Arm, DrafterPublished, PolicyDecided, decode, encode
 from controller import policy
 from controller.errors import ConflictError, NotFoundError
-from controller.models import Decision, DecisionKind, Tenant, Version, VersionStatus
+from controller.models import Decision, DecisionKind, Rollout, Tenant, Version, VersionStatus
 from controller.outbox import enqueue
 from controller.telemetry import samples
+from controller.trial import ACTIVE, Stage
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -34,6 +35,8 @@ def announce_policy(session: Session, tenant: Tenant, reason: str, now: float) -
     """Tell the engines what to do for a tenant from now on."""
     tenant.policy_version += 1
     tenant.decided_at = now
+    running = active(session, tenant.id)
+    on_trial = running if running is not None and running.stage == Stage.CANARY else None
     enqueue(
         session,
         PolicyDecided(
@@ -46,9 +49,26 @@ def announce_policy(session: Session, tenant: Tenant, reason: str, now: float) -
             off_share=tenant.off_share,
             reason=reason,
             decided_at=now,
+            challenger=None if on_trial is None else _adapter(session, tenant.id, on_trial.version),
+            canary_share=0.0 if on_trial is None else on_trial.share,
         ),
         now,
     )
+
+
+def active(session: Session, tenant_id: str) -> Rollout | None:
+    """The rollout that is under way for a tenant."""
+    return session.scalar(select(Rollout).where(Rollout.tenant == tenant_id, Rollout.stage.in_(ACTIVE)))
+
+
+def end(running: Rollout, stage: Stage, reason: str, now: float) -> None:
+    """Note how a rollout ended."""
+    running.stage, running.reason, running.stage_since = stage, reason, now
+
+
+def name(version: int | None) -> str:
+    """Name of what drafts: `turbo`, or `adapter@3`."""
+    return Arm.TURBO.value if version is None else f"{Arm.ADAPTER.value}@{version}"
 
 
 def record(
@@ -88,8 +108,12 @@ def record(
     return decision
 
 
-def receive_published(session: Session, published: DrafterPublished, now: float) -> Decision | None:
-    """Take over a version from a learner: promote it, or keep it as a candidate and say why.
+def receive_published(
+    session: Session, published: DrafterPublished, now: float, canary_share: float = 0.0
+) -> Decision | None:
+    """Take over a version from a learner: roll it out, or keep it as a candidate and say why.
+
+    With a canary share it begins its rollout in shadow, without one it is promoted at once.
 
     A version that is known already changes nothing (the log delivers at least once). Other bytes under its
     number are not taken over, which is put on record once.
@@ -133,6 +157,10 @@ def receive_published(session: Session, published: DrafterPublished, now: float)
         f"version {adapter.version} passed the learner's gate: hold-out gain "
         f"{published.gain_lower:+.1%} to {published.gain_upper:+.1%} (95 % interval)"
     )
+    if canary_share > 0:
+        from controller import stages  # noqa: PLC0415  it builds on this module
+
+        return stages.begin(session, tenant, adapter.version, canary_share, reason, evidence, now)
     return promote(
         session, tenant, adapter.version, actor="policy", reason=reason, now=now, evidence=evidence
     )
@@ -231,7 +259,11 @@ def apply_refusal(session: Session, refusal: Refusal, now: float) -> Decision | 
     A refusal of an older policy than the one in force is out of date and changes nothing.
     """
     tenant = session.get(Tenant, refusal.tenant, with_for_update=True)
-    if tenant is None or tenant.champion is None:
+    if tenant is None:
+        return None
+    running = active(session, tenant.id)
+    canary = running if running is not None and running.stage == Stage.CANARY else None
+    if tenant.champion is None and canary is None:
         return None
     if refusal.policy_version is not None:
         current = refusal.policy_version == tenant.policy_version
@@ -242,6 +274,14 @@ def apply_refusal(session: Session, refusal: Refusal, now: float) -> Decision | 
         )
     if not current:
         return None
+    if canary is not None:
+        from controller import stages  # noqa: PLC0415  it builds on this module
+
+        # The champion was accepted before; should it be to blame, it is refused again without the canary.
+        reason = f"engine {refusal.engine} refused version {canary.version}: {refusal.reason}"
+        return stages.abort(
+            session, tenant, canary, reason, now, VersionStatus.REFUSED, actor="engine", evidence=None
+        )
     reason = f"engine {refusal.engine} refused version {tenant.champion}: {refusal.reason}"
     if tenant.pin == tenant.champion:
         tenant.pin = None
@@ -330,6 +370,10 @@ def _serve(
     if tenant.champion is not None and tenant.champion != champion:
         row = session.get_one(Version, (tenant.id, tenant.champion))
         row.status, row.reason = outgoing, reason
+    running = active(session, tenant.id)
+    if running is not None:
+        end(running, Stage.CHAMPION if running.version == champion else Stage.ABORTED, reason, now)
+        session.flush()
     tenant.champion = champion
     tenant.champion_since = now
 

@@ -333,6 +333,15 @@ class DecisionState(BaseModel):
     evidence: dict[str, Any]
 
 
+class SlowdownState(BaseModel):
+    """How an engine's steps compare with its own past; see `controller.slowdown`."""
+
+    ratio: float
+    """Seconds of a step over the usual ones, control traffic included."""
+    alert_since: float | None
+    """Unix seconds since when it is slower than usual; null: it is not."""
+
+
 class EngineState(BaseModel):
     """The newest report of one engine."""
 
@@ -432,3 +441,5 @@ class LearnerState(BaseModel):
     error: str | None
     training: dict[str, str]
     """Tenant -> what its update does, of those that are not idle."""
+    slowdown: SlowdownState | None
+    """Steps against the engine's own past; null where it does not report their seconds."""

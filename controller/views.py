@@ -16,6 +16,7 @@ from controller.models import (
     AuditEntry,
     Decision,
     Engine,
+    EngineSpeed,
     Erasure,
     Key,
     Tenant,
@@ -35,6 +36,7 @@ from controller.schemas import (
     NewKey,
     PolicyAcknowledgement,
     RefusalState,
+    SlowdownState,
     TenantDetail,
     TenantSummary,
     VersionDetail,
@@ -206,7 +208,7 @@ def audit_state(row: AuditEntry) -> AuditState:
     )
 
 
-def engine_state(row: Engine, now: float) -> EngineState:
+def engine_state(row: Engine, now: float, speed: EngineSpeed | None = None) -> EngineState:
     """Describe the newest report of an engine."""
     report = decode(row.telemetry, EngineTelemetry)
     return EngineState(
@@ -233,6 +235,7 @@ def engine_state(row: Engine, now: float) -> EngineState:
         traces_published=report.traces_published,
         traces_dropped=report.traces_dropped,
         queue_depth=report.queue_depth,
+        slowdown=None if speed is None else SlowdownState(ratio=speed.ratio, alert_since=speed.alert_since),
     )
 
 

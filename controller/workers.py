@@ -14,17 +14,20 @@ import structlog
 from sqlalchemy import select
 
 from adaptive.contracts import (
+    TOPIC_ARM_SCORED,
     TOPIC_DRAFTER_PUBLISHED,
     TOPIC_ENGINE_TELEMETRY,
     Arm,
+    ArmScored,
     DrafterPublished,
     EngineTelemetry,
 )
 from collectors.consumer import MessageConsumer
 from collectors.erasure import ErasedTenants
-from controller import operation, outbox, rollout, telemetry
+from controller import operation, outbox, rollout, stages, telemetry
 from controller.lease import LeaseLostError
 from controller.models import ArmTotal, Key, Tenant
+from controller.speeds import record_speed
 from controller.tenants import expire_keys
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ LONGEST_PAUSE_SECONDS: Final = 5.0
 PRUNE_SECONDS: Final = 60.0
 STAND_BY_SECONDS: Final = 1.0
 """Between two looks at whether this controller is to act."""
+LOOKAHEAD: Final = 4
+"""Draft tokens per step that the cost of one is averaged over."""
 REVIEW_GROWTH: Final = 1.02
 """A champion is judged again when its control traffic has grown by this factor."""
 
@@ -163,44 +168,59 @@ class PolicyWorker(Worker):
         metrics: Metrics,
         clock: Callable[[], float],
         lease: LeaderLease | None = None,
+        canary_share: float = 0.0,
     ) -> None:
         super().__init__(metrics, lease)
         self._database = database
         self._transport = transport
         self._relay = relay
+        self._canary_share = canary_share
+        self._costs = stages.DEFAULT_COSTS
         self._clock = clock
         self._published: MessageConsumer[DrafterPublished] | None = None
         self._telemetry: MessageConsumer[EngineTelemetry] | None = None
+        self._scored: MessageConsumer[ArmScored] | None = None
         self._erased: ErasedTenants | None = None
         self._reviewed: dict[tuple[str, int | None, float], _Reviewed] = {}
         self._pruned_at = 0.0
 
     def reset(self) -> None:
         """Leave the log; the next round resumes from what is committed there."""
-        consumers = (self._published, self._telemetry, self._erased)
-        self._published = self._telemetry = self._erased = None
+        consumers = (self._published, self._telemetry, self._scored, self._erased)
+        self._published = self._telemetry = self._scored = self._erased = None
         for consumer in consumers:
             if consumer is not None:
                 consumer.close()
 
     def round(self) -> None:
         """Read the log once and act on it."""
-        if self._published is None or self._telemetry is None:
+        if self._published is None or self._telemetry is None or self._scored is None:
             self._erased = ErasedTenants(self._transport)
             self._published = MessageConsumer(
                 self._transport, TOPIC_DRAFTER_PUBLISHED, DrafterPublished, GROUP, erased=self._erased
             )
             self._telemetry = MessageConsumer(self._transport, TOPIC_ENGINE_TELEMETRY, EngineTelemetry, GROUP)
+            self._scored = MessageConsumer(
+                self._transport, TOPIC_ARM_SCORED, ArmScored, GROUP, erased=self._erased
+            )
         published = self._published.poll(0.0)
         if published:
             self._take_over(published)
             self._published.commit()
+        scored = self._scored.poll(0.0)
+        if scored:
+            with self._database.write() as session:
+                for item in scored:
+                    stages.receive_scored(session, item.message, self._costs, self._clock())
+            self._scored.commit()
+            self._count(TOPIC_ARM_SCORED, len(scored), [])
         reports = self._telemetry.poll(POLL_SECONDS)
         if reports:
             self._record(reports)
             self._telemetry.commit()
             self._review()
         self._expire_keys()
+        self._advance()
         now = self._clock()
         if abs(now - self._pruned_at) >= PRUNE_SECONDS:  # also after a clock was put back
             with self._database.write() as session:
@@ -220,7 +240,10 @@ class PolicyWorker(Worker):
 
     def _take_over(self, received: Sequence[Received[DrafterPublished]]) -> None:
         with self._database.write() as session:
-            decisions = [rollout.receive_published(session, item.message, self._clock()) for item in received]
+            decisions = [
+                rollout.receive_published(session, item.message, self._clock(), self._canary_share)
+                for item in received
+            ]
         self._count(TOPIC_DRAFTER_PUBLISHED, len(received), decisions)
 
     def _record(self, received: Sequence[Received[EngineTelemetry]]) -> None:
@@ -229,7 +252,19 @@ class PolicyWorker(Worker):
             for item in received:
                 refusals = telemetry.record_telemetry(session, item.message, self._clock())
                 decisions += [rollout.apply_refusal(session, refusal, self._clock()) for refusal in refusals]
+                decisions += record_speed(session, item.message, self._clock())
+                self._costs = stages.costs_of(item.message, LOOKAHEAD) or self._costs
         self._count(TOPIC_ENGINE_TELEMETRY, len(received), decisions)
+
+    def _advance(self) -> None:
+        """Take every rollout under way as far as its evidence goes."""
+        with self._database.read() as session:
+            tenants = stages.tenants_in_rollout(session)
+        for tenant_id in tenants:
+            with self._database.write() as session:
+                tenant = session.get(Tenant, tenant_id, with_for_update=True)
+                decision = None if tenant is None else stages.advance(session, tenant, self._clock())
+            self._count(TOPIC_ARM_SCORED, 0, [decision])
 
     def _review(self) -> None:
         """Judge the champions whose control traffic has grown enough since they were judged last."""

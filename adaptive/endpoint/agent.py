@@ -95,6 +95,7 @@ class Agent:
         self._champions: dict[str, tuple[AdapterReference, float]] = {}
         self._pending: set[str] = set()
         self._in_force: dict[str, AdapterReference | None] = {}
+        self._on_trial: dict[str, AdapterReference] = {}
         self._acknowledged: dict[str, int] = {}
         self._refused: dict[str, tuple[int, str]] = {}
         self._waiting: dict[str, tuple[float, str]] = {}
@@ -222,6 +223,7 @@ class Agent:
         self._policies.pop(tenant, None)
         self._champions.pop(tenant, None)
         self._in_force.pop(tenant, None)
+        self._on_trial.pop(tenant, None)
         self._acknowledged.pop(tenant, None)
         self._refused.pop(tenant, None)
         self._waiting.pop(tenant, None)
@@ -278,6 +280,26 @@ class Agent:
             self._remove_unnamed_files()
 
     def _apply(self, tenant: str, policy: PolicyDecided | None) -> None:
+        self._apply_champion(tenant, policy)
+        self._apply_challenger(tenant, policy)
+
+    def _apply_challenger(self, tenant: str, policy: PolicyDecided | None) -> None:
+        """Put the challenger beside the champion for its share of requests, or end its trial."""
+        challenger = policy.challenger if policy is not None else None
+        if challenger == self._on_trial.get(tenant):
+            return
+        if tenant in self._on_trial:
+            del self._on_trial[tenant]
+            move, canary = False, True  # requests in flight end with what they began with
+            self._engine.call("retire_adapter", tenant, move, canary)
+        if challenger is not None:
+            self._check(challenger)
+            self._stage(challenger)
+            if not self._commit(challenger, 1.0, evict=True, canary=True):
+                self._engine.call("unstage_adapter", tenant)
+                raise NotYetError(f"no slot is free for challenger {tenant}@{challenger.version}")
+
+    def _apply_champion(self, tenant: str, policy: PolicyDecided | None) -> None:
         champion = policy.champion if policy is not None else None
         if champion is None:
             self._champions.pop(tenant, None)
@@ -335,22 +357,27 @@ class Agent:
         self._engine.call("stage_adapter", champion.tenant, champion.version, str(path))
         self._wait_staged(champion.tenant, champion.version)
 
-    def _commit(self, champion: AdapterReference, weight: float, *, evict: bool) -> bool:
+    def _commit(
+        self, champion: AdapterReference, weight: float, *, evict: bool, canary: bool = False
+    ) -> bool:
         """Put a staged adapter in service; False: no slot may be overwritten now."""
         tenant = champion.tenant
         move = False  # requests in flight keep the adapter that they were admitted with
-        result = self._engine.call("commit_adapter", tenant, champion.version, weight, move, evict)
+        trial = (True,) if canary else ()
+        result = self._engine.call("commit_adapter", tenant, champion.version, weight, move, evict, *trial)
         if "error" in result:
             if result.get("retry"):
                 return False
             raise RefusedError(result["error"])
-        self._in_force[tenant] = champion
+        if canary:
+            self._on_trial[tenant] = champion
+        else:
+            self._in_force[tenant] = champion
         evicted = result.get("evicted")
         if evicted is not None:
-            self._in_force[evicted] = None
-            self._tell_directory(evicted)
+            self._note_evictions(msgspec.convert(self._engine.call("adapter_info")["slots"], list[SlotState]))
         self._log.info(
-            "adapter in service",
+            "adapter on trial" if canary else "adapter in service",
             tenant=tenant,
             version=champion.version,
             slot=result["slot"],
@@ -364,16 +391,22 @@ class Agent:
         self._log.warning("policy refused", tenant=tenant, policy_version=policy_version, reason=reason)
 
     def _tell_directory(self, tenant: str) -> None:
-        in_force = self._in_force.get(tenant)
+        in_force, on_trial = self._in_force.get(tenant), self._on_trial.get(tenant)
         self._directory.set_policy(
-            tenant, self._policies.get(tenant), in_force.version if in_force is not None else 0
+            tenant,
+            self._policies.get(tenant),
+            in_force.version if in_force is not None else 0,
+            on_trial.version if on_trial is not None else 0,
         )
         self._directory.set_loadable(self._champions)
 
     def _remove_unnamed_files(self) -> None:
         """Delete fetched adapters that no policy names any more."""
         named = {champion.sha256 for champion, _ in self._champions.values()}
-        named |= {policy.champion.sha256 for policy in self._policies.values() if policy.champion is not None}
+        for policy in self._policies.values():
+            named |= {
+                adapter.sha256 for adapter in (policy.champion, policy.challenger) if adapter is not None
+            }
         for path in self._adapters.glob("*.safetensors"):
             if path.stem not in named:
                 path.unlink(missing_ok=True)
@@ -435,6 +468,8 @@ class Agent:
             calibration_error=info.get("calibration_error", {}),
             steps=info.get("steps", 0),
             floor_steps=info.get("floor_steps", 0),
+            target_seconds=info.get("cost", {}).get("target", {}),
+            draft_pass_seconds=info.get("cost", {}).get("next_pass", {}),
         )
         self.latest = telemetry
         if self._transport is not None:
@@ -444,7 +479,14 @@ class Agent:
 
     def _note_evictions(self, slots: list[SlotState]) -> None:
         """Believe the engine where it holds less than was committed."""
-        resident = {(slot.tenant, slot.version) for slot in slots}
+        resident = {(slot.tenant, slot.version) for slot in slots if not slot.canary}
+        trials = {(slot.tenant, slot.version) for slot in slots if slot.canary}
+        for tenant, challenger in list(self._on_trial.items()):
+            if (tenant, challenger.version) not in trials:
+                # Its share of requests goes to the champion; the next round brings it in again.
+                del self._on_trial[tenant]
+                self._pending.add(tenant)
+                self._tell_directory(tenant)
         for tenant, champion in list(self._in_force.items()):
             if champion is not None and (tenant, champion.version) not in resident:
                 self._in_force[tenant] = None

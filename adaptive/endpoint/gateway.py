@@ -206,6 +206,7 @@ class Gateway:
             generation=account.generation,
             prediction=prediction,
             group=exchange.request_id,
+            canary=admission.canary,
         )
         kept["vllm_xargs"] = plan.to_extra_args()
         kept["cache_salt"] = _cache_salt(plan, exchange.request_id, forced)

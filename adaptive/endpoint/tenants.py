@@ -25,6 +25,8 @@ class Admission:
     version: int
     """Adapter version in force, 0 for turbo and off."""
     lookahead: int | None
+    canary: bool = False
+    """Whether the version is the tenant's challenger on trial."""
     cold: bool = False
     """Whether turbo stands in for an adapter that is not resident and is being brought in."""
 
@@ -43,6 +45,7 @@ class TenantDirectory:
         self._tenant_of_key: dict[str, str] = {}
         self._policies: dict[str, PolicyDecided] = {}
         self._in_force: dict[str, int] = {}
+        self._on_trial: dict[str, int] = {}
         self._turbo_retired = False
         self._loadable: frozenset[str] = frozenset()
         self._cold: dict[str, None] = {}
@@ -65,14 +68,17 @@ class TenantDirectory:
             self._accounts[tenant] = account
             self._tenant_of_key.update(dict.fromkeys(account.key_hashes, tenant))
 
-    def set_policy(self, tenant: str, policy: PolicyDecided | None, version_in_force: int) -> None:
-        """Note the policy an engine obeys and the adapter version it has in service (0: turbo)."""
+    def set_policy(
+        self, tenant: str, policy: PolicyDecided | None, version_in_force: int, on_trial: int = 0
+    ) -> None:
+        """Note the policy an engine obeys, the adapter version it has in service (0: turbo) and on trial."""
         with self._lock:
             if policy is None:
                 self._policies.pop(tenant, None)
             else:
                 self._policies[tenant] = policy
             self._in_force[tenant] = version_in_force
+            self._on_trial[tenant] = on_trial
 
     def forget(self, tenant: str) -> None:
         """Drop an erased tenant: its keys are unknown from now on."""
@@ -80,6 +86,7 @@ class TenantDirectory:
         with self._lock:
             self._policies.pop(tenant, None)
             self._in_force.pop(tenant, None)
+            self._on_trial.pop(tenant, None)
 
     def retire_turbo(self) -> None:
         """Admit every request without speculation: turbo was trained with an erased tenant's data."""
@@ -157,11 +164,12 @@ class TenantDirectory:
         with self._lock:
             policy = self._policies.get(tenant)
             version = self._in_force.get(tenant, 0)
+            on_trial = self._on_trial.get(tenant, 0)
             draw = self._chance.random()
         cap = policy.max_lookahead if policy is not None else None
         if lookahead is not None:
             cap = lookahead if cap is None else min(cap, lookahead)
-        arm = forced
+        arm, canary = forced, False
         if arm is None:
             off = policy.off_share if policy is not None else 0.0
             control = policy.control_share if policy is not None else 0.0
@@ -171,10 +179,14 @@ class TenantDirectory:
                 arm = Arm.TURBO
             else:
                 arm = Arm.ADAPTER
+                share = policy.canary_share if policy is not None else 0.0
+                canary = bool(on_trial) and draw < off + control + share
         if self._turbo_retired:
             arm = Arm.OFF
         if arm is not Arm.ADAPTER:
             return Admission(arm, 0, cap)
+        if canary:
+            return Admission(arm, on_trial, cap, canary=True)
         if version:
             return Admission(arm, version, cap)
         return Admission(Arm.TURBO, 0, cap, cold=self._want(tenant))

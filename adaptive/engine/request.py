@@ -41,6 +41,8 @@ class RequestPlan:
     """Joins the requests that answer one client request (n > 1): their drafters are reported together."""
     generation: int = 0
     """Of the tenant's account."""
+    canary: bool = False
+    """Whether the tenant's challenger drafts instead of its champion."""
 
     def to_extra_args(self) -> dict[str, str | int | list[int]]:
         """The `extra_args` entries that carry the plan (scalars and lists of them, as vllm_xargs wants)."""
@@ -63,6 +65,8 @@ class RequestPlan:
             entries["ngram"] = 0
         if self.generation:
             entries["generation"] = self.generation
+        if self.canary:
+            entries["canary"] = 1
         return {PREFIX + key: value for key, value in entries.items()}
 
     @classmethod
@@ -83,6 +87,7 @@ class RequestPlan:
             ngram=bool(extra_args.get(PREFIX + "ngram", 1)),
             group=str(extra_args.get(PREFIX + "group", "")),
             generation=int(extra_args.get(PREFIX + "generation", 0)),
+            canary=bool(extra_args.get(PREFIX + "canary", 0)),
         )
 
     @classmethod

@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TURBO_SLOT: Final = 0
+_CANARY: Final = "~canary"
+"""No tenant's id holds a tilde."""
+
+
+def owner(tenant: str, *, canary: bool) -> str:
+    """Name under which a tenant's champion, or its challenger on trial, holds a slot of the table."""
+    return tenant + _CANARY if canary else tenant
+
+
+def owned_by(name: str) -> tuple[str, bool]:
+    """Tenant of an owner's name, and whether it is the challenger's."""
+    return name.removesuffix(_CANARY), name.endswith(_CANARY)
 
 
 class NoFreeSlotError(RuntimeError):
@@ -176,8 +188,8 @@ class SlotTable:
         return [slot for slot in self._slots if slot.tenant is not None]
 
     def usage(self) -> list[SlotUsage]:
-        """Hits, misses, evictions and loads of every tenant that asked for an adapter."""
-        return list(self._usage.values())
+        """Hits, misses, evictions and loads of every tenant that asked for an adapter; canaries left out."""
+        return [usage for name, usage in self._usage.items() if not owned_by(name)[1]]
 
     def forget(self, tenant: str) -> None:
         """Drop the totals of a tenant."""

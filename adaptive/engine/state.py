@@ -17,7 +17,7 @@ from adaptive.contracts import Arm, SamplingSummary, SlotState
 from adaptive.engine.counters import Counters
 from adaptive.engine.recorder import FeatureRows, Fingerprints, RequestRecorder, Segment
 from adaptive.engine.request import RequestPlan
-from adaptive.engine.slots import TURBO_SLOT, SlotTable
+from adaptive.engine.slots import TURBO_SLOT, SlotTable, owned_by, owner
 from adaptive.engine.staging import StagedAdapters
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class EngineState:
         if request_id in self.requests:  # resumed after a preemption: it keeps its slot
             return
         plan = RequestPlan.of(params)
-        slot, version = self.slots.acquire(plan.tenant) if plan.arm is Arm.ADAPTER else (TURBO_SLOT, 0)
+        slot, version = self._acquire(plan) if plan.arm is Arm.ADAPTER else (TURBO_SLOT, 0)
         arm = Arm.TURBO if plan.arm is Arm.ADAPTER and slot == TURBO_SLOT else plan.arm
         recorder = None
         learn = plan.learn and plan.tenant not in self._withheld
@@ -250,12 +250,16 @@ class EngineState:
         """
         dropped = {"records": self.set_consent(tenant, learn=False, share=False)}
         dropped["staged adapters"] = self.staged.forget(tenant)
-        rows = [slot.index for slot in self.slots.occupied() if slot.tenant == tenant]
+        rows = [
+            slot.index for slot in self.slots.occupied() if slot.tenant and owned_by(slot.tenant)[0] == tenant
+        ]
+        self.retire(tenant, move=False, canary=True)
         self.retire(tenant, move=True)
         for row in rows:
             self.buffers.clear(row)
         dropped["resident adapters"] = len(rows)
         self.slots.forget(tenant)
+        self.slots.forget(owner(tenant, canary=True))
         for request in self.requests.values():
             if request.plan.tenant == tenant:
                 request.plan = dataclasses.replace(request.plan, tenant="", learn=False, share=False)
@@ -266,7 +270,14 @@ class EngineState:
     # -- adapters ------------------------------------------------------------------------------------------
 
     def commit(
-        self, tenant: str, version: int, weight: float, *, move: bool, evict: bool = True
+        self,
+        tenant: str,
+        version: int,
+        weight: float,
+        *,
+        move: bool,
+        evict: bool = True,
+        canary: bool = False,
     ) -> dict[str, Any]:
         """Write a staged adapter into a free slot and send the tenant's new requests to it.
 
@@ -276,6 +287,7 @@ class EngineState:
             weight: w in [0, 1].
             move: also move the tenant's adapter requests in flight (the next drafts are the new version's).
             evict: whether another tenant's idle adapter may have to go.
+            canary: put it on trial beside the tenant's champion, which stays.
 
         Returns:
             {"slot", "pause_ms", "evicted"}: the last is the tenant that lost its adapter, if one did.
@@ -286,34 +298,43 @@ class EngineState:
         """
         started = time.perf_counter()
         self.staged.require(tenant, version)
-        index, evicted = self.slots.reserve(tenant, evict=evict)
+        name = owner(tenant, canary=canary)
+        index, evicted = self.slots.reserve(name, evict=evict)
         tensors = self.staged.take(tenant, version)
         self.buffers.write(index, tensors, weight)
-        self.slots.commit(tenant, version, index, weight)
+        self.slots.commit(name, version, index, weight)
         if move:
             self._move(tenant)
         pause = (time.perf_counter() - started) * 1e3
         self.pauses.append(pause)
-        return {"slot": index, "pause_ms": pause, "evicted": evicted}
+        lost = owned_by(evicted)[0] if evicted is not None else None
+        return {"slot": index, "pause_ms": pause, "evicted": lost}
 
-    def retire(self, tenant: str, *, move: bool) -> None:
-        """Send the tenant back to turbo."""
-        self.slots.retire(tenant)
+    def retire(self, tenant: str, *, move: bool, canary: bool = False) -> None:
+        """Send the tenant back to turbo; a canary's new requests back to the champion."""
+        self.slots.retire(owner(tenant, canary=canary))
         if move:
             self._move(tenant)
 
-    def set_weight(self, tenant: str, weight: float) -> None:
+    def set_weight(self, tenant: str, weight: float, *, canary: bool = False) -> None:
         """Change w of the tenant's current adapter, effective with the next step."""
-        slot = self.slots.set_weight(tenant, weight)
+        slot = self.slots.set_weight(owner(tenant, canary=canary), weight)
         if slot is not None:
             self.buffers.weight[slot] = weight
+
+    def _acquire(self, plan: RequestPlan, *, moved: bool = False) -> tuple[int, int]:
+        """Slot and version of an adapter request; the champion's where its challenger is not resident."""
+        trial = owner(plan.tenant, canary=True)
+        if plan.canary and self.slots.current_version(trial):
+            return self.slots.acquire(trial, moved=moved)
+        return self.slots.acquire(plan.tenant, moved=moved)
 
     def _move(self, tenant: str) -> None:
         for request_id, request in self.requests.items():
             if request.plan.tenant != tenant or request.plan.arm is not Arm.ADAPTER:
                 continue
             old = request.slot
-            request.slot, request.version = self.slots.acquire(tenant, moved=True)
+            request.slot, request.version = self._acquire(request.plan, moved=True)
             request.arm = Arm.ADAPTER if request.slot != TURBO_SLOT else Arm.TURBO
             self.slots.release(old)
             self.speculation.begin(request_id, request, (), 0.0)
@@ -327,10 +348,11 @@ class EngineState:
                 msgspec.to_builtins(
                     SlotState(
                         slot=slot.index,
-                        tenant=slot.tenant or "",
+                        tenant=owned_by(slot.tenant or "")[0],
                         version=slot.version,
                         weight=slot.weight,
                         requests=slot.requests,
+                        canary=owned_by(slot.tenant or "")[1],
                     )
                 )
                 for slot in self.slots.occupied()

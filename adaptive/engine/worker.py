@@ -109,26 +109,32 @@ class AdaptiveCPUWorker(CPUWorker):
         return self._state.slots.placeable(tenant)
 
     def commit_adapter(
-        self, tenant: str, version: int, weight: float, move: bool = False, evict: bool = True
+        self,
+        tenant: str,
+        version: int,
+        weight: float,
+        move: bool = False,
+        evict: bool = True,
+        canary: bool = False,
     ) -> dict[str, Any]:
-        """Put a staged adapter in service.
+        """Put a staged adapter in service, or on trial beside the champion.
 
         Returns:
             {"slot", "pause_ms", "evicted"}, or {"error", "retry"} with the engine unchanged; "retry" tells
             whether the same call may succeed later.
         """
         try:
-            return self._state.commit(tenant, version, weight, move=move, evict=evict)
+            return self._state.commit(tenant, version, weight, move=move, evict=evict, canary=canary)
         except (AdapterError, NoFreeSlotError) as error:
             return {"error": str(error), "retry": isinstance(error, NoFreeSlotError)}
 
-    def retire_adapter(self, tenant: str, move: bool = False) -> None:
-        """Send a tenant back to turbo."""
-        self._state.retire(tenant, move=move)
+    def retire_adapter(self, tenant: str, move: bool = False, canary: bool = False) -> None:
+        """Send a tenant back to turbo, or end the trial of its challenger."""
+        self._state.retire(tenant, move=move, canary=canary)
 
-    def set_policy(self, tenant: str, weight: float) -> None:
+    def set_policy(self, tenant: str, weight: float, canary: bool = False) -> None:
         """Change the weight of a tenant's resident adapter."""
-        self._state.set_weight(tenant, weight)
+        self._state.set_weight(tenant, weight, canary=canary)
 
     def set_consent(self, tenant: str, learn: bool, share: bool) -> int:
         """Follow a tenant's consent, for requests in flight too; returns the records dropped."""

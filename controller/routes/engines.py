@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from sqlalchemy import select
 
 from controller.context import ControlDependency
-from controller.models import Engine
+from controller.models import Engine, EngineSpeed
 from controller.paging import After, Limit, page
 from controller.schemas import EngineState, Page
 from controller.views import engine_state
@@ -21,5 +21,5 @@ def list_all(control: ControlDependency, limit: Limit = 100, after: After = None
     query = select(Engine).order_by(Engine.id).limit(limit + 1)
     with control.database.read() as session:
         rows = session.scalars(query if after is None else query.where(Engine.id > after)).all()
-        items = [engine_state(row, control.clock()) for row in rows]
+        items = [engine_state(row, control.clock(), session.get(EngineSpeed, row.id)) for row in rows]
         return page(items, [item.id for item in items], limit)

@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> Path:
         for temperature in TEMPERATURES
     }
     streams: dict[str, list[list[ScoredTrace]]] = {
-        f"stationary, {name}, T = {temperature}, load {load}": [
+        f"stationary, {name}, T = {temperature}, load {load} ": [
             stationary(scores, (name, temperature), load, seed) for seed in seeds
         ]
         for name, temperature in scores
@@ -118,19 +118,17 @@ def main(arguments: Sequence[str]) -> Path:
 
 
 def tables(regrets: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Any]:
-    """Regret in per cent: all stationary streams together, drifting ones, each stationary cell."""
+    """Regret in per cent: all stationary streams together, those of each load, drifting ones."""
     found: dict[str, Any] = {}
-    cells = [title for title in regrets if title.startswith("stationary")]
     for name in regrets["drifting"]:
-        pooled = [value for title in cells for value in regrets[title].get(name, ())]
         found[name] = {
-            "regret in %, all stationary streams": result.spread(pooled),
-            "regret in %, drifting": result.spread(regrets["drifting"][name]),
-        }
-    for title in cells:
-        found[title] = {
-            f"regret in %, {name}": result.spread(values)
-            for name, values in regrets[title].items()
-            if not name.startswith("always")
+            f"regret in %, {title}": result.spread(
+                [value for cell in regrets if part in cell for value in regrets[cell].get(name, ())]
+            )
+            for title, part in (
+                ("all stationary streams", "stationary"),
+                *((f"stationary, load {load}", f"load {load} ") for load in LOADS),
+                ("drifting", "drifting"),
+            )
         }
     return found

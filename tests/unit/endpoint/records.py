@@ -40,6 +40,8 @@ def policy(
     max_lookahead: int = 4,
     control: float = 0.0,
     off: float = 0.0,
+    challenger: AdapterReference | None = None,
+    canary_share: float = 0.0,
 ) -> PolicyDecided:
     """A policy without control groups unless given."""
     return PolicyDecided(
@@ -52,4 +54,6 @@ def policy(
         off_share=off,
         reason="test",
         decided_at=0.0,
+        challenger=challenger,
+        canary_share=canary_share,
     )

@@ -14,7 +14,7 @@ from adaptive.contracts import AdapterReference, EngineTelemetry, PolicyDecided,
 from adaptive.endpoint.agent import Agent
 from adaptive.endpoint.errors import EndpointError
 from adaptive.endpoint.tenants import TenantDirectory
-from adaptive.engine.slots import NoFreeSlotError, SlotTable
+from adaptive.engine.slots import NoFreeSlotError, SlotTable, owner
 from adaptive.settings import Settings
 from collectors.open import open_transport
 from collectors.store import TensorStore
@@ -69,27 +69,29 @@ class Engine:
         return not self.full
 
     def commit_adapter(
-        self, tenant: str, version: int, weight: float, move: bool, evict: bool
+        self, tenant: str, version: int, weight: float, move: bool, evict: bool, canary: bool = False
     ) -> dict[str, Any]:
-        """Put it in service."""
+        """Put it in service, or on trial."""
         assert not move
         del evict
         if self.full:
             return {"error": f"no free adapter slot for tenant {tenant!r}", "retry": True}
         del self.staged[tenant, version]
-        self.slots[tenant] = {
-            "slot": 1,
+        self.slots[owner(tenant, canary=canary)] = {
+            "slot": 1 + canary,
             "tenant": tenant,
             "version": version,
             "weight": weight,
             "requests": 0,
+            "canary": canary,
         }
         self.pauses.append(0.5)
         return {"slot": 1, "pause_ms": 0.5}
 
-    def retire_adapter(self, tenant: str) -> None:
-        """Back to turbo."""
-        self.slots.pop(tenant, None)
+    def retire_adapter(self, tenant: str, move: bool = False, canary: bool = False) -> None:
+        """Back to turbo, or the end of a trial."""
+        assert not move
+        self.slots.pop(owner(tenant, canary=canary), None)
 
     def set_consent(self, tenant: str, learn: bool, share: bool) -> int:
         """Follow a tenant's consent."""

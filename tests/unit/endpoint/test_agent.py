@@ -11,6 +11,7 @@ import pytest
 from adaptive import contracts
 from adaptive.contracts import AdapterReference, Arm
 from adaptive.endpoint import agent as agent_module
+from adaptive.engine.slots import owner
 from tests.unit.endpoint.records import TARGET, TURBO, account, policy
 from tests.unit.endpoint.service import ENGINE, Stack, eventually, next_report
 
@@ -312,3 +313,49 @@ def test_files_that_no_policy_names_are_deleted(stack: Stack) -> None:
     stack.tell(policy(policy_version=4))
     eventually(lambda: stack.acknowledged() == 4)
     eventually(lambda: stack.adapter_files() == [])
+
+
+def test_a_challenger_is_tried_beside_the_champion(stack: Stack) -> None:
+    """Its share of requests drafts with it and no more; the end of the trial leaves the champion."""
+    champion, challenger = stack.adapter(version=1), stack.adapter(version=2)
+    stack.start()
+    stack.tell(policy(policy_version=1, champion=champion, challenger=challenger, canary_share=0.25))
+    eventually(lambda: stack.acknowledged() == 1)
+    admitted = [stack.directory.admit("acme", None, None) for _ in range(2000)]
+    assert {(item.version, item.canary) for item in admitted} == {(1, False), (2, True)}
+    assert 400 < sum(item.canary for item in admitted) < 600
+    assert len(stack.adapter_files()) == 2
+    stack.tell(policy(policy_version=2, champion=champion))
+    eventually(lambda: stack.acknowledged() == 2)
+    assert {stack.admitted() for _ in range(100)} == {1}
+    assert stack.engine.versions() == {"acme": 1}
+
+
+def test_a_lost_challenger_comes_back_and_its_requests_go_to_the_champion(stack: Stack) -> None:
+    """Another tenant took its slot: nothing is admitted to it until it is resident again."""
+    stack.start()
+    stack.tell(
+        policy(champion=stack.adapter(version=1), challenger=stack.adapter(version=2), canary_share=1.0)
+    )
+    eventually(lambda: stack.acknowledged() == 1)
+    stack.engine.full = True
+    stack.engine.slots.pop(owner("acme", canary=True))
+    eventually(lambda: {stack.admitted() for _ in range(50)} <= {0, 1})
+    stack.engine.full = False
+    agent = stack.agent
+    assert agent is not None
+    agent._waiting.clear()  # not the whole pause between two attempts
+    eventually(lambda: 2 in {stack.admitted() for _ in range(50)})
+
+
+def test_a_refused_challenger_leaves_the_champion_in_service(stack: Stack) -> None:
+    """The reason names the challenger and the policy."""
+    stack.engine.refuse["acme", 2] = "tensor q_proj.A holds non-finite values"
+    stack.start()
+    stack.tell(
+        policy(champion=stack.adapter(version=1), challenger=stack.adapter(version=2), canary_share=0.5)
+    )
+    eventually(stack.refusal)
+    assert stack.refusal() == (1, "tensor q_proj.A holds non-finite values")
+    assert stack.engine.versions() == {"acme": 1}
+    assert {stack.admitted() for _ in range(50)} <= {0, 1}

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from adaptive.contracts import SlotUsage
-from adaptive.engine.slots import TURBO_SLOT, NoFreeSlotError, SlotTable
+from adaptive.engine.slots import TURBO_SLOT, NoFreeSlotError, SlotTable, owned_by, owner
 
 SLOTS = 4
 TENANTS = st.sampled_from(["a", "b", "c", "d", "e"])
@@ -246,3 +246,20 @@ def test_a_table_needs_a_row_beside_turbo() -> None:
     """One slot would be turbo alone; the error names the setting."""
     with pytest.raises(ValueError, match="ADAPTIVE_SLOTS"):
         SlotTable(1)
+
+
+def test_a_challenger_on_trial_stands_beside_the_champion() -> None:
+    """Both are resident under one tenant; ending the trial leaves the champion, and usage counts it alone."""
+    table = SlotTable(4)
+    for canary, version in ((False, 1), (True, 2)):
+        name = owner("acme", canary=canary)
+        index, evicted = table.reserve(name)
+        assert evicted is None
+        table.commit(name, version, index, 1.0)
+        assert owned_by(name) == ("acme", canary)
+    trial = owner("acme", canary=True)
+    assert [table.acquire("acme")[1], table.acquire(trial)[1]] == [1, 2]
+    assert [usage.tenant for usage in table.usage()] == ["acme"]
+    table.retire(trial)
+    assert table.current_version("acme") == 1
+    assert table.current_version(trial) == 0
