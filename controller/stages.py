@@ -1,8 +1,9 @@
 """Rollouts: a version from shadow over canary into service, or back.
 
-As in `controller.rollout`, every function changes its session and leaves the commit to the caller: stage, version, decision and message to the engines become true together, and a controller that is killed in
-the middle finds everything as it was before. All that a rollout needs is in its row, so that any controller
-goes on with it.
+As in `controller.rollout`, every function changes its session and leaves the commit to the caller: stage,
+version, decision and message to the engines become true together, and a controller that is killed in the
+middle finds everything as it was before. All that a rollout needs is in its row, so that any controller goes
+on with it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 RECENT: Final = 256
 """Scored traces whose repetition is noticed (the log delivers at least once)."""
 DEFAULT_COSTS: Final = StepCosts(1.0, 0.1)
-"""Until an engine has reported its own: what a draft costs by a step without any, about as on two CPU cores."""
+"""Until an engine has reported its own; a draft by a step without any, about as on two CPU cores."""
 
 
 def begin(

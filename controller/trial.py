@@ -2,10 +2,10 @@
 
 A rollout goes shadow -> canary -> champion. In shadow the version serves nothing: its scores on the tenant's
 traces are compared with those of what serves, paired by trace. As canary it drafts for a share of the
-requests and is compared with what serves the others. Both comparisons are looked at whenever traffic has come in, so
-their intervals are confidence sequences (see `controller.policy`, arXiv 2103.06476). A stage ends well where
-the interval rules out a loss of more than MARGIN, badly where it lies wholly below zero gain; the watch over
-champions goes on afterwards.
+requests and is compared with what serves the others. Both comparisons are looked at whenever traffic has come
+in, so their intervals are confidence sequences (see `controller.policy`, arXiv 2103.06476). A stage ends well
+where the interval rules out a loss of more than MARGIN, badly where it lies wholly below zero gain; the watch
+over champions goes on afterwards.
 """
 
 from __future__ import annotations
