@@ -15,12 +15,15 @@ import httpx
 import pytest
 
 from adaptive.contracts import (
+    TOPIC_ARM_SCORED,
     TOPIC_DRAFTER_PUBLISHED,
     TOPIC_ENGINE_TELEMETRY,
     TOPIC_POLICY_DECIDED,
     AdapterReference,
     Arm,
     ArmCounters,
+    ArmScore,
+    ArmScored,
     DrafterPublished,
     EngineTelemetry,
     HoldoutScore,
@@ -70,14 +73,16 @@ def transport(settings: Settings) -> Iterator[Transport]:
 
 
 @contextmanager
-def controller(settings: Settings) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
+def controller(
+    settings: Settings, **environment: str
+) -> Iterator[tuple[subprocess.Popen[str], httpx.Client]]:
     """Run a controller until it is ready; kill it at the end if it still runs."""
-    environment = os.environ | {"ADAPTIVE_ADMIN_KEY": "adm_test"}
+    variables = os.environ | {"ADAPTIVE_ADMIN_KEY": "adm_test"} | environment
     command = [sys.executable, "-m", "adaptive.cli", "control", "--home", str(settings.home)]
     with (
         subprocess.Popen(
             [*command, "--control-port", str(settings.control_port)],
-            env=environment,
+            env=variables,
             cwd=settings.home,
             stderr=subprocess.PIPE,
             text=True,
@@ -156,6 +161,52 @@ def test_a_killed_controller_forgets_nothing_and_misses_nothing(
     assert current is not None
     assert current.champion is not None
     assert current.champion.version == 2
+
+
+def traffic(rounds: int) -> bytes:
+    """Totals of an engine on which version 1, on trial, accepts more than turbo, after so many reports."""
+    sums = ((Arm.ADAPTER, 1, 400, 1.8), (Arm.TURBO, 0, 1200, 1.2))
+    counters = [
+        ArmCounters(
+            *("acme", arm, version, 20 * rounds, steps * rounds, 4 * steps * rounds),
+            accepted := int(steps * rounds * per_step),
+            [min(accepted, steps * rounds), max(accepted - steps * rounds, 0)],
+            steps * rounds + accepted,
+            steps * rounds / 20,
+        )
+        for arm, version, steps, per_step in sums
+    ]
+    now = time.time() + 5.0 * rounds
+    return encode(EngineTelemetry("engine", 1.0, now, "t", "d", counters, [], {}, {}, []))
+
+
+def test_a_killed_controller_goes_on_with_a_rollout(settings: Settings, transport: Transport) -> None:
+    """Its successor takes the canary from the database and makes it champion by traffic alone."""
+    scores = [ArmScore(Arm.TURBO, 0, 30, 120, 30), ArmScore(Arm.ADAPTER, 1, 20, 80, 40)]
+    with controller(settings, ADAPTIVE_CANARY_SHARE="0.25") as (process, client):
+        client.post("/v1/tenants", json={"id": "acme", "learn": True}).raise_for_status()
+        transport.send(TOPIC_DRAFTER_PUBLISHED, "acme", published(1))
+        eventually(lambda: client.get("/v1/tenants/acme/versions").json()["data"])
+        for number in range(30):
+            scored = ArmScored("acme", f"r{number}:0", 1.0, "t", "d", 9, 4, scores)
+            transport.send(TOPIC_ARM_SCORED, "acme", encode(scored))
+        eventually(lambda: (on_trial := policy(transport)) and on_trial.challenger)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    on_trial = policy(transport)
+    assert on_trial is not None
+    assert on_trial.challenger is not None
+    assert (on_trial.challenger.version, on_trial.canary_share, on_trial.champion) == (1, 0.25, None)
+    for rounds in range(1, 30):
+        transport.send(TOPIC_ENGINE_TELEMETRY, "engine", traffic(rounds))
+    with controller(settings, ADAPTIVE_CANARY_SHARE="0.25") as (_, client):
+        eventually(lambda: client.get("/v1/tenants/acme").json()["champion"] == 1)
+        kinds = [item["kind"] for item in client.get("/v1/tenants/acme/decisions").json()["data"]]
+        assert kinds == ["promote", "rollout", "rollout", "create"]
+        eventually(lambda: (serving := policy(transport)) and serving.champion)
+    serving = policy(transport)
+    assert serving is not None
+    assert serving.challenger is None
 
 
 def test_sigterm_ends_it_cleanly_and_hands_the_log_over(settings: Settings, transport: Transport) -> None:
