@@ -59,6 +59,8 @@ class DecisionKind(enum.StrEnum):
     """A version went on to the next stage of its rollout."""
     ABORT = "abort"
     """A rollout ended before its version became champion."""
+    DRIFT = "drift"
+    """An arm's acceptance length changed: the traffic did, or the target."""
     ALERT = "alert"
     """An engine became slower by itself: no drafter is to blame."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import select
 
 from adaptive.contracts import Arm
-from controller import hedge, rollout
+from controller import drift, hedge, rollout
 from controller.goodput import StepCosts, arm_name, arm_seconds, losses
 from controller.models import Decision, DecisionKind, Rollout, Tenant, TenantWeights, Version, VersionStatus
 from controller.telemetry import samples
@@ -134,37 +134,48 @@ def abort(
     )
 
 
-def receive_scored(session: Session, scored: ArmScored, costs: StepCosts, now: float) -> None:
-    """Take in the scores of every arm on a trace: weights over arms, and the evidence of a version in shadow.
+def receive_scored(session: Session, scored: ArmScored, costs: StepCosts, now: float) -> list[Decision]:
+    """Take in the scores of every arm on a trace: weights over arms, drift, evidence of a version in shadow.
 
     A trace that came before, or of a tenant that is not known, changes nothing.
+
+    Returns:
+        One decision per arm that was found to have drifted.
     """
     tenant = session.get(Tenant, scored.tenant)
     seconds = arm_seconds(scored, costs)
     if tenant is None or not seconds:
-        return
+        return []
     row = session.get(TenantWeights, tenant.id)
     if row is None:
         row = TenantWeights(
-            tenant=tenant.id, updated_at=now, state=hedge.HedgeState().to_plain() | {"recent": []}
+            tenant=tenant.id,
+            updated_at=now,
+            state=hedge.HedgeState().to_plain() | {"recent": [], "windows": {}},
         )
         session.add(row)
     recent = row.state["recent"]
     if scored.trace_id in recent:
-        return
+        return []
     running = rollout.active(session, tenant.id)
     serving = rollout.name(tenant.champion)
     kept = {"off", "turbo", serving} | ({rollout.name(running.version)} if running is not None else set())
     state = hedge.keep(hedge.HedgeState.from_plain(row.state), kept)
     state = hedge.update(state, {arm: loss for arm, loss in losses(seconds).items() if arm in kept})
-    row.state = state.to_plain() | {"recent": [*recent, scored.trace_id][-RECENT:]}
+    taus = {arm_name(score): 1 + score.accepted / max(score.verify_steps, 1) for score in scored.scores}
+    windows, found = {}, []
+    for arm in sorted(taus.keys() & {"turbo", serving}):
+        windows[arm], drifted = drift.observe(row.state["windows"].get(arm, []), taus[arm])
+        if drifted is not None:
+            found.append(_record_drift(session, tenant, arm, drifted, now))
+    row.state = state.to_plain() | {"recent": [*recent, scored.trace_id][-RECENT:], "windows": windows}
     row.updated_at = now
     if running is not None and running.stage == Stage.SHADOW:
-        taus = {arm_name(score): 1 + score.accepted / max(score.verify_steps, 1) for score in scored.scores}
         challenger = rollout.name(running.version)
         if serving in taus and challenger in taus:
             shadow = Shadow.from_plain(running.shadow)
             running.shadow = shadow.add(taus[serving], taus[challenger]).to_plain()
+    return found
 
 
 def arm_weights(session: Session, tenant_id: str) -> Mapping[str, float]:
@@ -185,6 +196,19 @@ def tenants_in_rollout(session: Session) -> list[str]:
     """Tenants whose rollout is under way."""
     query = select(Rollout.tenant).where(Rollout.stage.in_(ACTIVE)).order_by(Rollout.tenant)
     return list(session.scalars(query))
+
+
+def _record_drift(session: Session, tenant: Tenant, arm: str, drifted: drift.Drift, now: float) -> Decision:
+    return rollout.record(
+        session,
+        tenant,
+        DecisionKind.DRIFT,
+        actor="policy",
+        version=tenant.champion,
+        reason=f"acceptance length of {arm} on traces went from {drifted.before:.2f} to {drifted.after:.2f}",
+        now=now,
+        evidence={"arm": arm, "before": drifted.before, "after": drifted.after},
+    )
 
 
 def _advance_shadow(session: Session, tenant: Tenant, running: Rollout, now: float) -> Decision | None:

@@ -24,7 +24,7 @@ from adaptive.contracts import (
 )
 from collectors.consumer import MessageConsumer
 from collectors.erasure import ErasedTenants
-from controller import operation, outbox, rollout, stages, telemetry
+from controller import drift, operation, outbox, rollout, stages, telemetry
 from controller.lease import LeaseLostError
 from controller.models import ArmTotal, Key, Tenant
 from controller.speeds import record_speed
@@ -209,6 +209,7 @@ class PolicyWorker(Worker):
             self._published.commit()
         scored = self._scored.poll(0.0)
         if scored:
+            drift.prepare()
             with self._database.write() as session:
                 for item in scored:
                     stages.receive_scored(session, item.message, self._costs, self._clock())

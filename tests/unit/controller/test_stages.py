@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from adaptive.contracts import TOPIC_ARM_SCORED, Arm, ArmCounters, ArmScore, ArmScored, encode
-from controller import rollout, stages
+from controller import drift, rollout, stages
 from controller.models import Rollout
 from controller.slowdown import KNOTS, REPORTS, Speed, observe, step_seconds
 from controller.trial import SHADOW_SECONDS, Shadow, Step, judge_shadow
@@ -285,3 +285,26 @@ def test_an_equal_version_is_hardly_ever_ended_in_shadow() -> None:
                 ended += 1
                 break
     assert ended <= 5
+
+
+def test_a_shift_of_traffic_is_put_on_record_once(staged: Bench) -> None:
+    """ADWIN sees the fall of acceptance and names arm and means; noise alone is no drift."""
+    score(staged, 9, challenger=20, serving=30, count=100)
+    assert [item["kind"] for item in staged.decisions()] == ["create"]
+    score(staged, 10, challenger=20, serving=50, count=60)
+    decisions = [item for item in staged.decisions() if item["kind"] == "drift"]
+    assert [item["evidence"]["arm"] for item in decisions] == ["turbo"]
+    assert decisions[0]["evidence"]["before"] > decisions[0]["evidence"]["after"]
+
+
+def test_drift_is_found_anew_from_the_stored_window() -> None:
+    """The same values in the same order find the same drift, whichever process goes on with them."""
+    chance = random.Random(5)  # noqa: S311  a simulation
+    window: list[float] = []
+    found = []
+    for number in range(200):
+        window, drifted = drift.observe(window, (3.0 if number < 100 else 1.8) + chance.uniform(-0.3, 0.3))
+        found += [(number, drifted)] if drifted is not None else []
+    assert 100 < found[0][0] < 140
+    assert found[0][1].before == pytest.approx(3.0, abs=0.2)
+    assert len(window) < 120
