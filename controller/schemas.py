@@ -360,6 +360,8 @@ class EngineState(BaseModel):
     traces_published: int
     traces_dropped: int
     queue_depth: int
+    slowdown: SlowdownState | None
+    """Steps against the engine's own past; null where it does not report their seconds."""
 
 
 class ContextPoint(BaseModel):
@@ -441,5 +443,3 @@ class LearnerState(BaseModel):
     error: str | None
     training: dict[str, str]
     """Tenant -> what its update does, of those that are not idle."""
-    slowdown: SlowdownState | None
-    """Steps against the engine's own past; null where it does not report their seconds."""
