@@ -163,7 +163,8 @@ def receive_scored(session: Session, scored: ArmScored, costs: StepCosts, now: f
     state = hedge.keep(hedge.HedgeState.from_plain(row.state), kept)
     state = hedge.update(state, {arm: loss for arm, loss in losses(seconds).items() if arm in kept})
     taus = {arm_name(score): 1 + score.accepted / max(score.verify_steps, 1) for score in scored.scores}
-    windows, found = {}, []
+    windows: dict[str, list[float]] = {}
+    found: list[Decision] = []
     for arm in sorted(taus.keys() & {"turbo", serving}):
         windows[arm], drifted = drift.observe(row.state["windows"].get(arm, []), taus[arm])
         if drifted is not None:
@@ -218,7 +219,7 @@ def _advance_shadow(session: Session, tenant: Tenant, running: Rollout, now: flo
     if step is Step.WAIT:
         return None
     lower, upper = shadow.interval()
-    evidence = {"traces": shadow.traces, "stage": Stage.CANARY.value}
+    evidence: dict[str, Any] = {"traces": shadow.traces, "stage": Stage.CANARY.value}
     if shadow.traces:
         evidence |= {"gain_lower": lower, "gain_upper": upper}
         found = f"gain {lower:+.1%} to {upper:+.1%} over {shadow.traces} scored traces"

@@ -301,7 +301,7 @@ def test_drift_is_found_anew_from_the_stored_window() -> None:
     """The same values in the same order find the same drift, whichever process goes on with them."""
     chance = random.Random(5)  # noqa: S311  a simulation
     window: list[float] = []
-    found = []
+    found: list[tuple[int, drift.Drift]] = []
     for number in range(200):
         window, drifted = drift.observe(window, (3.0 if number < 100 else 1.8) + chance.uniform(-0.3, 0.3))
         found += [(number, drifted)] if drifted is not None else []

@@ -14,7 +14,7 @@ from adaptive.contracts import AdapterReference, EngineTelemetry, PolicyDecided,
 from adaptive.endpoint.agent import Agent
 from adaptive.endpoint.errors import EndpointError
 from adaptive.endpoint.tenants import TenantDirectory
-from adaptive.engine.slots import NoFreeSlotError, SlotTable, owner
+from adaptive.engine.slots import NoFreeSlotError, SlotTable, owned_by, owner
 from adaptive.settings import Settings
 from collectors.open import open_transport
 from collectors.store import TensorStore
@@ -135,21 +135,22 @@ class SlotEngine(Engine):
         return self.table.placeable(tenant)
 
     def commit_adapter(
-        self, tenant: str, version: int, weight: float, move: bool, evict: bool
+        self, tenant: str, version: int, weight: float, move: bool, evict: bool, canary: bool = False
     ) -> dict[str, Any]:
         """Put it in service, in another's place if need be."""
         assert not move
         try:
-            slot, evicted = self.table.reserve(tenant, evict=evict)
+            slot, evicted = self.table.reserve(owner(tenant, canary=canary), evict=evict)
         except NoFreeSlotError as error:
             return {"error": str(error), "retry": True}
         del self.staged[tenant, version]
-        self.table.commit(tenant, version, slot, weight)
+        self.table.commit(owner(tenant, canary=canary), version, slot, weight)
         return {"slot": slot, "pause_ms": 0.5, "evicted": evicted}
 
-    def retire_adapter(self, tenant: str) -> None:
-        """Back to turbo."""
-        self.table.retire(tenant)
+    def retire_adapter(self, tenant: str, move: bool = False, canary: bool = False) -> None:
+        """Back to turbo, or the end of a trial."""
+        assert not move
+        self.table.retire(owner(tenant, canary=canary))
 
     def set_policy(self, tenant: str, weight: float) -> None:
         """A new weight, where there is an adapter."""
@@ -160,10 +161,11 @@ class SlotEngine(Engine):
         slots = [
             {
                 "slot": slot.index,
-                "tenant": slot.tenant,
+                "tenant": owned_by(slot.tenant or "")[0],
                 "version": slot.version,
                 "weight": slot.weight,
                 "requests": slot.requests,
+                "canary": owned_by(slot.tenant or "")[1],
             }
             for slot in self.table.occupied()
         ]
