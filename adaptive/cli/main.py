@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from adaptive.cli import doctor, drafters, models, policies, report, roles, tenants, topics, traces
+from adaptive.cli import doctor, drafters, export, models, policies, report, roles, tenants, topics, traces
 
 app = typer.Typer(
     name="adaptive",
@@ -41,5 +41,6 @@ app.add_typer(drafters.app)
 app.add_typer(policies.app)
 app.add_typer(traces.app)
 app.add_typer(topics.app)
+export.register(app)
 report.register(app)
 doctor.register(app)

@@ -1,7 +1,8 @@
-"""A stock vLLM engine without speculation and without the plugin, in a process of its own.
+"""A stock vLLM engine without the plugin, in a process of its own.
 
 `python -m tests.integration.engine.stock MODEL` reads [[prompt ids, sampling parameters], ...] as JSON from
-its standard input and writes the output ids of each as the last line of its output.
+its standard input and writes {"outputs": ids of each, "tau": acceptance length} as its last line of output.
+It speculates where MODEL is a drafter in the speculators format, which names its target; tau is 1 elsewhere.
 """
 
 from __future__ import annotations
@@ -21,6 +22,19 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def generate(model: Path, requests: Sequence[tuple[list[int], dict[str, Any]]]) -> list[list[int]]:
     """Output ids of each request, all in one batch."""
+    outputs: list[list[int]] = _run(model, requests)["outputs"]
+    return outputs
+
+
+def speculate(
+    drafter: Path, requests: Sequence[tuple[list[int], dict[str, Any]]]
+) -> tuple[list[list[int]], float]:
+    """Output ids of each request and the acceptance length, with a drafter in the speculators format."""
+    found = _run(drafter, requests)
+    return found["outputs"], found["tau"]
+
+
+def _run(model: Path, requests: Sequence[tuple[list[int], dict[str, Any]]]) -> Any:
     environment = {
         **os.environ,
         "VLLM_PLUGINS": "",
@@ -39,8 +53,7 @@ def generate(model: Path, requests: Sequence[tuple[list[int], dict[str, Any]]]) 
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    outputs: list[list[int]] = json.loads(done.stdout.splitlines()[-1])
-    return outputs
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _main(model: str) -> None:
@@ -54,6 +67,7 @@ def _main(model: str) -> None:
         max_num_seqs=16,
         kv_cache_memory_bytes=1 << 29,
         seed=0,
+        disable_log_stats=False,
     )
     requests = json.load(sys.stdin)
     outputs = llm.generate(
@@ -61,7 +75,14 @@ def _main(model: str) -> None:
         [SamplingParams(**_parameters(given)) for _, given in requests],
         use_tqdm=False,
     )
-    sys.stdout.write("\n" + json.dumps([list(output.outputs[0].token_ids) for output in outputs]) + "\n")
+    counted = {metric.name: getattr(metric, "value", 0) for metric in llm.get_metrics()}
+    steps = counted.get("vllm:spec_decode_num_drafts", 0)
+    accepted = counted.get("vllm:spec_decode_num_accepted_tokens", 0)
+    found = {
+        "outputs": [list(output.outputs[0].token_ids) for output in outputs],
+        "tau": 1 + accepted / max(steps, 1),
+    }
+    sys.stdout.write("\n" + json.dumps(found) + "\n")
 
 
 def _parameters(given: dict[str, Any]) -> dict[str, Any]:
