@@ -378,6 +378,12 @@ SERVER_SYMBOLS: Final = (
         ("self", "params", "supported_tasks"),
     ),
     Symbol("vllm.sampling_params", "SamplingParams._validate_spec_decode", ("self", "speculative_config")),
+    # By name only: what it logs is filtered (adaptive.engine.redaction).
+    Symbol(
+        "vllm.logging_utils.dump_input",
+        "_dump_engine_exception",
+        ("config", "scheduler_output", "scheduler_stats"),
+    ),
     Symbol(
         "vllm.entrypoints.generate.base.serving",
         "GenerateBaseServing._base_request_id",
