@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 PARTITIONS: Final = 4
 QUICK: Final = {
     # After a kill, the controller waits for the dead broker's session to end before it lets it in again.
-    "broker.session.timeout.ms": "1500",
+    # Not less: a busy machine's broker would be taken for dead.
+    "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "300",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",

@@ -229,6 +229,7 @@ class Agent:
         self._waiting.pop(tenant, None)
         self._load_after.pop(tenant, None)
         self._pending.discard(tenant)
+        self.latest = None  # it names the tenant; the next report is a moment away
         self._unsaved = True
         self._save()
 

@@ -112,7 +112,7 @@ class Erasing:
                 f"turbo {self._turbo_sha256[:12]} was trained with this tenant's data: every request runs "
                 "without speculation until the endpoint is started with another one (ADAPTIVE_TURBO)"
             )
-        removed: dict[str, int] = self._engine.call("forget_tenant", tenant)
+        removed: dict[str, int] = self._engine.call("forget_tenant", tenant, erased.generation)
         self._consent[tenant] = (False, False)
         self._untold.pop(tenant, None)
         self._forget(tenant)

@@ -71,6 +71,9 @@ class TelemetryCollector(Collector):
         telemetry = self._latest()
         if telemetry is None:
             return
+        # Only an erasure takes counters away: the name must not stay, nor its place among the labels.
+        known = {total.tenant for total in telemetry.counters}
+        self._labels = {tenant: label for tenant, label in self._labels.items() if tenant in known}
         yield from self._totals(telemetry.counters)
         yield from self._per_position(telemetry.counters)
         yield from self._per_context(telemetry.counters)

@@ -78,6 +78,8 @@ class EngineState:
         self.requests: dict[str, ActiveRequest] = {}
         self.pauses: deque[float] = deque(maxlen=MAX_PAUSES)
         self._withheld: set[str] = set()
+        self._forgotten: dict[str, int] = {}
+        """Erased tenants, with the newest generation of theirs that is."""
         self._fingerprints = Fingerprints(config.target_sha256, config.turbo_sha256, config.tokenizer_sha256)
 
     # -- requests ------------------------------------------------------------------------------------------
@@ -87,6 +89,9 @@ class EngineState:
         if request_id in self.requests:  # resumed after a preemption: it keeps its slot
             return
         plan = RequestPlan.of(params)
+        if plan.generation <= self._forgotten.get(plan.tenant, -1):
+            # It was admitted before the endpoint heard of the erasure; nobody has an adapter.
+            plan = dataclasses.replace(plan, tenant="", learn=False, share=False)
         slot, version = self._acquire(plan) if plan.arm is Arm.ADAPTER else (TURBO_SLOT, 0)
         arm = Arm.TURBO if plan.arm is Arm.ADAPTER and slot == TURBO_SLOT else plan.arm
         recorder = None
@@ -239,15 +244,21 @@ class EngineState:
             dropped += self.publisher.drop_tenant(tenant)
         return dropped
 
-    def forget_tenant(self, tenant: str) -> dict[str, int]:
+    def forget_tenant(self, tenant: str, generation: int = 0) -> dict[str, int]:
         """Drop everything of an erased tenant that this process holds; its requests in flight end on turbo.
 
         Whatever keeps something per tenant in the engine (calibrations, n-gram stores, …) drops it here.
-        Doing it again is harmless. Requests in flight go on without a name, so nothing counts for it again.
+        Doing it again is harmless. Requests in flight, and those that come late, go on without a name, so
+        nothing counts for it again.
+
+        Args:
+            tenant: tenant id.
+            generation: the newest of this name that is erased; a later tenant of the name is another one.
 
         Returns:
             What was dropped, by kind.
         """
+        self._forgotten[tenant] = max(generation, self._forgotten.get(tenant, 0))
         dropped = {"records": self.set_consent(tenant, learn=False, share=False)}
         dropped["staged adapters"] = self.staged.forget(tenant)
         rows = [

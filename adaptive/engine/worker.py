@@ -140,9 +140,9 @@ class AdaptiveCPUWorker(CPUWorker):
         """Follow a tenant's consent, for requests in flight too; returns the records dropped."""
         return self._state.set_consent(tenant, learn=learn, share=share)
 
-    def forget_tenant(self, tenant: str) -> dict[str, int]:
-        """Drop everything of an erased tenant; returns what that was, by kind."""
-        return self._state.forget_tenant(tenant)
+    def forget_tenant(self, tenant: str, generation: int) -> dict[str, int]:
+        """Drop everything of a tenant erased up to a generation; returns what that was, by kind."""
+        return self._state.forget_tenant(tenant, generation)
 
     def flush_traces(self, timeout: float) -> bool:
         """Wait until finished requests' traces are in the log; blocks the engine, for tests and shutdown."""

@@ -66,4 +66,5 @@ def test_every_role_works_on_kafka(
         service.until(lambda: service.job()["state"] == "done")
         assert service.job()["kafka_gone_by"], "the operator is told when the broker's bytes go"
         assert directory.version_in_force("acme") == 0
+        service.until(lambda: prove_erased(service.settings, "acme").passed)
     installation.transport.close()

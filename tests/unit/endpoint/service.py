@@ -39,6 +39,7 @@ class Engine:
         self.broken = False
         self.slots: dict[str, dict[str, Any]] = {}
         self.pauses: list[float] = []
+        self.forgotten: set[str] = set()
 
     def call(self, method: str, *args: Any) -> Any:
         """Run an RPC."""
@@ -98,8 +99,10 @@ class Engine:
         del tenant, learn, share
         return 0
 
-    def forget_tenant(self, tenant: str) -> dict[str, int]:
+    def forget_tenant(self, tenant: str, generation: int) -> dict[str, int]:
         """Drop a tenant."""
+        del generation
+        self.forgotten.add(tenant)
         self.slots.pop(tenant, None)
         return {"records": 0}
 
@@ -111,7 +114,7 @@ class Engine:
         """As the worker reports."""
         counter = {"tenant": "acme", "arm": "turbo", "version": 0, "requests": 2, "verify_steps": 5}
         return {
-            "counters": [counter],
+            "counters": [] if "acme" in self.forgotten else [counter],
             "slots": list(self.slots.values()),
             "requests": 0,
             "pauses_ms": self.pauses,

@@ -108,7 +108,7 @@ def test_an_erased_tenant_is_gone_from_engine_disk_and_directory(stack: Stack) -
     assert not stack.knows("acme-key")
     assert stack.knows("other-key")
     assert stack.admitted() == 0
-    assert calls(stack, "forget_tenant") == [("acme",)]
+    assert calls(stack, "forget_tenant") == [("acme", 0)]
     assert not old.exists()
     assert "acme" not in json.dumps(stack.saved())
     (answer,) = answers(stack)

@@ -97,6 +97,17 @@ def test_tenants_beyond_the_bound_are_summed_and_no_counter_falls() -> None:
     assert (drafts("a"), drafts("b"), drafts("c"), drafts(OTHER)) == (2, None, None, 8)
 
 
+def test_an_erased_tenant_gives_its_label_up() -> None:
+    """Its counters are gone from the reports: no metric names it, and another tenant may have its place."""
+    current = telemetry(ArmCounters("a", Arm.TURBO, 0, verify_steps=1))
+    registry = CollectorRegistry()
+    registry.register(TelemetryCollector(lambda: current, 1))
+    list(registry.collect())
+    current = telemetry(ArmCounters("b", Arm.TURBO, 0, verify_steps=3))
+    labels = {"tenant": "b", "arm": "turbo"}
+    assert registry.get_sample_value("adaptive_spec_decode_num_drafts_total", labels) == 3
+
+
 def test_swap_pauses_are_seconds() -> None:
     """The median and the longest pause are reported in seconds, as Prometheus wants."""
     registry = registry_of(telemetry(swap_pause_ms=[1.0, 2.0, 9.0]))

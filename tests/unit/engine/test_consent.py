@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -94,8 +95,13 @@ def test_an_erased_tenant_leaves_nothing_behind(harness: Harness) -> None:
 def test_a_late_request_of_an_erased_tenant_gets_turbo_and_no_record(harness: Harness) -> None:
     """It was admitted just before the endpoint heard of the erasure."""
     harness.put("acme", 1)
-    harness.state.forget_tenant("acme")
+    harness.state.forget_tenant("acme", ACME.generation)
     harness.begin("1", plan=ACME)
     assert harness.placed("1") == (Arm.TURBO, 0, 0)
+    assert "acme" not in str(harness.state.info())
     served(harness, "1")
+    assert "acme" not in str(harness.state.info()), "telemetry would name it again"
+    harness.begin("2", plan=dataclasses.replace(ACME, generation=ACME.generation + 1))
+    assert "acme" in str(harness.state.info()), "a new tenant of the name is another one"
+    harness.state.finish("2")
     assert tenants_published(harness) == []
