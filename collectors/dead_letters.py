@@ -9,6 +9,7 @@ Where the log can delete single records (the embedded one), a dropped dead lette
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import msgspec
@@ -29,7 +30,9 @@ HANDLED_HEADER: Final = "x-handled"
 PLACE_HEADERS: Final = ("x-handled-partition", "x-handled-offset")
 REPLAYED: Final = "replayed"
 DROPPED: Final = "dropped"
+_MARKS: Final = frozenset({REPLAYED.encode(), DROPPED.encode()})
 _FLUSH_SECONDS: Final = 30.0
+_NUMBER: Final = re.compile(rb"\d{1,18}")
 
 
 class AlreadyHandledError(TransportError):
@@ -79,6 +82,7 @@ class DeadLetters:
 
     def __init__(self, transport: Transport, topic: str) -> None:
         self._transport: Final = transport
+        self._origin: Final = topic
         self._topic: Final = topic + DEAD_LETTER_SUFFIX
 
     def read(self) -> list[DeadLetter]:
@@ -104,8 +108,9 @@ class DeadLetters:
         return sorted(letters.values(), key=lambda letter: (letter.at, letter.partition, letter.offset))
 
     def replay(self, letters: Sequence[DeadLetter]) -> None:
-        """Put dead letters back on the topics they came from, once, as they were before they were given up.
+        """Put dead letters back on the topic they came from, once, as they were before they were given up.
 
+        That is the topic asked for, whatever a header says: anybody who writes to the log can make one up.
         The embedded log keeps record and marker together or not at all. On Kafka a broker that dies between
         them can leave the record without its marker; sent again then, consumers know it by its trace_id.
 
@@ -117,7 +122,7 @@ class DeadLetters:
         for letter in letters:
             own = {REASON_HEADER, *ORIGIN_HEADERS}
             headers = {name: value for name, value in letter.record.headers.items() if name not in own}
-            again = OutgoingRecord(letter.origin_topic, letter.record.key, letter.record.value, headers)
+            again = OutgoingRecord(self._origin, letter.record.key, letter.record.value, headers)
             self._transport.send_many([again, _marker(letter, REPLAYED)])
         self._transport.flush(_FLUSH_SECONDS)
 
@@ -151,7 +156,7 @@ class DeadLetters:
 
 
 def _letter(record: LogRecord) -> DeadLetter:
-    topic, partition, offset = (record.headers.get(name, b"").decode() for name in ORIGIN_HEADERS)
+    topic, partition, offset = (record.headers.get(name, b"") for name in ORIGIN_HEADERS)
     return DeadLetter(
         topic=record.topic,
         partition=record.partition,
@@ -159,9 +164,9 @@ def _letter(record: LogRecord) -> DeadLetter:
         tenant=record.key,
         reason=record.headers.get(REASON_HEADER, b"unknown").decode(errors="replace"),
         at=record.timestamp,
-        origin_topic=topic or record.topic.removesuffix(DEAD_LETTER_SUFFIX),
-        origin_partition=int(partition) if partition.isdecimal() else -1,
-        origin_offset=int(offset) if offset.isdecimal() else -1,
+        origin_topic=topic.decode(errors="replace") or record.topic.removesuffix(DEAD_LETTER_SUFFIX),
+        origin_partition=_number(partition),
+        origin_offset=_number(offset),
         handled="",
         record=record,
     )
@@ -178,8 +183,16 @@ def _marker(letter: DeadLetter, what: str) -> OutgoingRecord:
 
 
 def _handled_place(record: LogRecord) -> tuple[int, int] | None:
-    """Partition and offset of the dead letter that a marker is about; None for what is no marker."""
-    if HANDLED_HEADER not in record.headers:
+    """Partition and offset of the dead letter that a marker is about; None for what is no marker.
+
+    A record that could not be read may have any headers, and must not pass for a marker.
+    """
+    if record.value is not None or record.headers.get(HANDLED_HEADER) not in _MARKS:
         return None
-    partition, offset = (int(record.headers[name]) for name in PLACE_HEADERS)
-    return partition, offset
+    partition, offset = (_number(record.headers.get(name, b"")) for name in PLACE_HEADERS)
+    return (partition, offset) if min(partition, offset) >= 0 else None
+
+
+def _number(header: bytes) -> int:
+    """What a header counts; -1 where it is no number."""
+    return int(header) if _NUMBER.fullmatch(header) else -1

@@ -97,8 +97,10 @@ class ParquetWriter:
 
     def close(self) -> None:
         """Write what is left."""
-        self._flush()
-        self._file.close()
+        try:
+            self._flush()
+        finally:
+            self._file.close()
 
     def _flush(self) -> None:
         if self._rows:

@@ -26,7 +26,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(text(value) for value in row))
-    Console(highlight=False).print(table)
+    # What comes from the log or the API is shown as it is: "[/x]" is no style there, ":x:" no picture.
+    Console(highlight=False, markup=False, emoji=False).print(table)
 
 
 def print_values(values: Mapping[str, Any]) -> None:
@@ -37,21 +38,31 @@ def print_values(values: Mapping[str, Any]) -> None:
 
 
 def text(value: Any) -> str:
-    """Show a value: yes/no, two decimals, a dash for nothing."""
+    """Show a value: yes/no, two decimals, a dash for nothing; what would steer a terminal is escaped."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.2f}"
-    return str(value)
+    shown = str(value)
+    return shown if shown.isprintable() else "".join(map(_printable, shown))
 
 
 def when(seconds: float | None) -> str:
     """Show a time, in UTC to the second."""
-    return "-" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    if seconds is None:
+        return "-"
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):  # a record of the log may claim any time
+        return f"{seconds:g}"
 
 
 def drafter(version: int | None) -> str:
     """Name what serves."""
     return "turbo" if not version else f"adapter@{version}"
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()

@@ -273,7 +273,9 @@ def check_erased(settings: Settings, tenant: TenantId, as_json: AsJson = False) 
     Run it where the state directory is; log, store, database and MLflow are reached by their URLs.
     """
     from adaptive.cli.erased import prove_erased  # noqa: PLC0415  loads what it looks into
+    from adaptive.cli.traces.common import must_exist  # noqa: PLC0415  same
 
+    must_exist(settings.resolved_log_url)
     proof = prove_erased(settings, tenant)
     erased = proof.erased
     gone_by = erased.kafka_gone_by if erased is not None else None

@@ -89,7 +89,7 @@ def opened(settings: Settings, url: str | None = None) -> Iterator[Transport]:
     from collectors.transport import TransportError  # noqa: PLC0415  same
 
     if url is None:
-        _must_exist(settings.resolved_log_url)
+        must_exist(settings.resolved_log_url)
     with (
         clean_errors(TransportError),
         contextlib.closing(open_transport(url or settings.resolved_log_url, kafka=settings)) as transport,
@@ -115,7 +115,7 @@ def report_passed_over(reader: TraceReader) -> None:
         typer.echo(f"{reader.erased} records of erased tenants left out", err=True)
 
 
-def _must_exist(url: str) -> None:
+def must_exist(url: str) -> None:
     """Opening an embedded log makes it; a command that only looks must not."""
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite" and not Path(rest[1:]).is_file():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import errno
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,7 +31,7 @@ from adaptive.cli.traces.common import (
 from adaptive.settings import Settings  # noqa: TC001  the signatures are evaluated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from adaptive.contracts import TraceRecord
     from collectors.trace_files import Text, TraceWriter
@@ -78,8 +81,8 @@ def export(
             fail("OUTPUT -: Parquet needs a file; name one, or use --format jsonl", WRONG_USE)
         with needs("learn"):
             import pyarrow  # noqa: F401, ICN001, PLC0415  fail before anything is read
-    if not to_stdout and output.exists() and not force:
-        fail(f"{output} exists: name another file, or replace it with --force")
+    if not to_stdout:
+        output = _checked(output, force=force)
     if text and not tenant:
         fail("--text needs --tenant: name the tenants whose text you may see", WRONG_USE)
     chosen = selection(tenant, version, arm, since, until, request)
@@ -87,22 +90,50 @@ def export(
         decode = _decoder(settings, transport, tenant or []) if text else None
         partial = output if to_stdout else output.with_name(output.name + ".partial")
         count = 0
-        try:
-            with progress("exporting") as show:
-                writer, finish = _writer(partial, kind, raw=raw, text=text, to_stdout=to_stdout)
-                try:
-                    for found in reader.scan(chosen, show):
-                        writer.write(found, decode(found.trace) if decode else None)
-                        count += 1
-                finally:
-                    finish()
-            if not to_stdout:
-                partial.replace(output)
-        finally:
-            if not to_stdout:
-                partial.unlink(missing_ok=True)
+        with _writing(output):
+            try:
+                with progress("exporting") as show:
+                    writer, finish = _writer(partial, kind, raw=raw, text=text, to_stdout=to_stdout)
+                    try:
+                        for found in reader.scan(chosen, show):
+                            writer.write(found, decode(found.trace) if decode else None)
+                            count += 1
+                    finally:
+                        finish()
+                if not to_stdout:
+                    partial.replace(output)
+            finally:
+                if not to_stdout:
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                        partial.unlink()
         report_passed_over(reader)
     typer.echo(f"{count} traces exported{'' if to_stdout else f' to {output}'}", err=True)
+
+
+def _checked(output: Path, *, force: bool) -> Path:
+    """The file behind links; nothing else, such as a device or a directory, is ever replaced."""
+    with _writing(output):
+        behind = Path(os.path.realpath(output))
+        if not behind.exists():
+            return behind
+        if not behind.is_file():
+            fail(f"{output} is no regular file: name a file, or - for stdout", WRONG_USE)
+    if not force:
+        fail(f"{output} exists: name another file, or replace it with --force")
+    return behind
+
+
+@contextlib.contextmanager
+def _writing(output: Path) -> Iterator[None]:
+    """One clear line where the output cannot be written; a reader that went away (`| head`) is no fault."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        where = "stdout" if str(output) == "-" else str(output)
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        fail(f"cannot write {where} ({reason}): free space there, or name a file that can be written")
 
 
 def _writer(
@@ -122,9 +153,8 @@ def _writer(
     writer = JsonLinesWriter(file, raw=raw)
 
     def finish() -> None:
-        writer.close()
-        if not to_stdout:
-            file.close()
+        with contextlib.nullcontext() if to_stdout else file:
+            writer.close()
 
     return writer, finish
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from adaptive.cli.display import AsJson, print_json
@@ -125,7 +126,16 @@ def _from_file(path: Path, settings: Settings, chosen: Selection) -> Iterator[Lo
     with clean_errors(TraceFileError), needs("learn"):
         erased = _erasures(settings)
         for record in read_records(path):
-            if not erased(record) and chosen.trace(decode(record.value or b"", TraceRecord)):
+            if erased(record):
+                continue
+            try:
+                trace = decode(record.value or b"", TraceRecord)
+            except msgspec.MsgspecError as error:
+                raise TraceFileError(
+                    f"{path}: the record of {record.partition}:{record.offset} is no trace that this version "
+                    f"reads ({error}): update this version, or take the record out of the file"
+                ) from error
+            if chosen.trace(trace):
                 yield record
 
 

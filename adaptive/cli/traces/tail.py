@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from adaptive.cli.display import when
+from adaptive.cli.display import text, when
 from adaptive.cli.options import with_settings
 from adaptive.cli.traces.common import (
     LOG_FIELDS,
@@ -74,8 +74,9 @@ def _show(found: Found, *, as_json: bool) -> None:
         {f"{step.arm}@{step.version}" if step.version else str(step.arm) for step in trace.steps}
     )
     tau = 1 + accepted / len(trace.steps) if trace.steps else 0.0
+    end = " (end)" if trace.finished else ""
     typer.echo(
-        f"{when(trace.created_at)}  {trace.tenant}  {trace.trace_id}{' (end)' if trace.finished else ''}  "
+        f"{when(trace.created_at)}  {text(trace.tenant)}  {text(trace.trace_id)}{end}  "
         f"{','.join(drafters) or '-'}  steps {len(trace.steps)}  drafted {drafted}  accepted {accepted}  "
         f"tau {tau:.2f}  tokens {len(trace.output_ids)}  features {'yes' if trace.features else 'no'}  "
         f"at {record.partition}:{record.offset}"

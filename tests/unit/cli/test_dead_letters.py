@@ -159,3 +159,25 @@ def test_dead_letters_of_erased_tenants_do_not_exist(adaptive: Callable[..., Res
     log.send(TOPIC_TENANT_ERASED, "acme", encode(erased))
     assert [one["tenant"] for one in listed(adaptive, "--all")] == ["other"]
     assert adaptive("traces", "dlq", "replay", letter["dead_letter"]).exit_code == 1
+
+
+def test_dead_letters_with_foreign_headers_are_handled_like_any_other(
+    adaptive: Callable[..., Result], log: Transport
+) -> None:
+    """Anybody may write headers: none hides a dead letter, breaks the list, or sends one elsewhere."""
+    settled = {"x-handled": b"replayed", "x-handled-partition": b"0", "x-handled-offset": b"0"}
+    foreign: list[dict[str, bytes]] = [
+        {"x-handled": b"replayed"},
+        settled,
+        {"x-original-topic": b"\xff", "x-original-partition": b"9" * 5000, "x-error": b"[/x]\x1b[31m"},
+        {"x-original-topic": TOPIC_TENANT_ERASED.encode()},
+    ]
+    for headers in foreign:
+        log.send(DLQ, "foreign", b"\xc1", headers)
+    assert len(listed(adaptive, "--tenant", "foreign")) == len(foreign)
+    assert "[/x]\\x1b[31m" in adaptive("traces", "dlq", "list").stdout
+    before = log.end_offsets(TOPIC_TENANT_ERASED)
+    result = adaptive("traces", "dlq", "replay", "--all")
+    assert result.exit_code == 0, result.output
+    assert log.end_offsets(TOPIC_TENANT_ERASED) == before
+    assert listed(adaptive) == []

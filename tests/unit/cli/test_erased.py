@@ -22,6 +22,7 @@ from adaptive.settings import Settings
 from collectors.erasure import mention
 from collectors.open import open_transport
 from collectors.safetensors import TensorData, serialize
+from collectors.sqlite.consumer import SqliteConsumer
 from collectors.store import TensorStore
 from learners.ledger import Ledger
 from learners.paths import LearnerPaths
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typer.testing import Result
+
+    from collectors.transport import LogRecord
 
 
 def adapter(path: Path, tenant: str) -> None:
@@ -136,6 +139,34 @@ def test_a_place_that_cannot_be_looked_at_proves_nothing(settings: Settings) -> 
     away = settings.model_copy(update={"tracking_url": "http://127.0.0.1:9"})
     mlflow = [one for one in prove_erased(away, "acme").findings if one.place == "mlflow"]
     assert [(one.left, one.passed) for one in mlflow] == [(None, False)]
+
+
+def test_a_topic_that_was_not_read_to_its_end_proves_nothing(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that falls silent with records left has not shown that they are somebody else's."""
+    plant(settings, f"log {TOPIC_TRACE_RECORDED}")
+    poll = SqliteConsumer.poll
+
+    def silent(self: SqliteConsumer, timeout: float, max_records: int = 500) -> list[LogRecord]:
+        there = (TOPIC_TRACE_RECORDED, 0) in self.lag()
+        return [] if there else poll(self, timeout, max_records)
+
+    monkeypatch.setattr(SqliteConsumer, "poll", silent)
+    monkeypatch.setattr("collectors.inspection._SILENCE_SECONDS", 0.05)
+    proof = prove_erased(settings, "acme")
+    assert not proof.passed
+    assert [one.left for one in proof.findings if one.place.startswith("log")] == [None]
+
+
+def test_checking_a_log_that_is_not_there_does_not_make_it(
+    adaptive: Callable[..., Result], tmp_path: Path
+) -> None:
+    """A mistyped --home is an error, and no empty log that has nothing of anybody."""
+    result = adaptive("tenants", "check-erased", "acme", "--home", tmp_path / "nowhere")
+    assert result.exit_code == 1
+    assert "there is no log at" in result.stderr
+    assert not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.usefixtures("controller")

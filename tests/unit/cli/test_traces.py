@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -164,6 +165,91 @@ def test_bad_input_is_one_clear_line(
     assert result.stderr.count("\n") == 1
     for part in parts:
         assert part in result.stderr
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+@pytest.mark.usefixtures("log")
+def test_an_export_onto_a_full_disk_is_one_clear_line(
+    adaptive: Callable[..., Result], tmp_path: Path, suffix: str
+) -> None:
+    """It says why, and leaves no half a file."""
+    output = tmp_path / f"x{suffix}"
+    Path(f"{output}.partial").symlink_to("/dev/full")
+    result = adaptive("traces", "export", output)
+    assert result.exit_code == 1, result.output
+    assert result.stderr.splitlines()[0].startswith(f"error: cannot write {output} (No space left on device)")
+    assert result.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == [".adaptive"]
+
+
+@pytest.mark.usefixtures("log")
+def test_an_export_where_nothing_can_be_written_is_one_clear_line(
+    adaptive: Callable[..., Result], tmp_path: Path
+) -> None:
+    """A directory that is a file, for instance."""
+    (tmp_path / "file").touch()
+    result = adaptive("traces", "export", tmp_path / "file" / "x.jsonl")
+    assert result.exit_code == 1
+    assert "error: cannot write" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+@pytest.mark.usefixtures("log")
+def test_an_export_replaces_only_files(
+    adaptive: Callable[..., Result], tmp_path: Path, force: tuple[str, ...]
+) -> None:
+    """A directory, a pipe or a device stays what it is, even for root with --force."""
+    (tmp_path / "directory").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("directory", "pipe"):
+        result = adaptive("traces", "export", tmp_path / name, "--format", "jsonl", *force)
+        assert (result.exit_code, "is no regular file" in result.stderr) == (2, True), result.output
+    assert (tmp_path / "directory").is_dir()
+    assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.usefixtures("log")
+def test_an_export_goes_where_a_link_points(adaptive: Callable[..., Result], tmp_path: Path) -> None:
+    """The link stays."""
+    (tmp_path / "there.jsonl").touch()
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "there.jsonl")
+    assert adaptive("traces", "export", tmp_path / "link.jsonl", "--force").exit_code == 0
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert len((tmp_path / "there.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.usefixtures("log")
+def test_a_file_with_a_record_that_does_not_decode_is_one_clear_line(
+    adaptive: Callable[..., Result], tmp_path: Path
+) -> None:
+    """As a file of a newer version may hold; it names the record, and nothing was sent."""
+    adaptive("traces", "export", tmp_path / "x.jsonl")
+    first, *rest = (tmp_path / "x.jsonl").read_text().splitlines()
+    line = json.loads(first)
+    (tmp_path / "x.jsonl").write_text("\n".join([*rest, json.dumps(line | {"value": "wWp1bms="})]))
+    target = f"sqlite:///{tmp_path}/other.db"
+    result = adaptive("traces", "replay", "--from", tmp_path / "x.jsonl", "--to", target)
+    assert result.exit_code == 1
+    assert f"the record of {line['partition']}:{line['offset']} is no trace" in result.stderr
+    assert result.stderr.count("\n") == 1
+    with contextlib.closing(open_transport(target)) as transport:
+        assert records(transport) == []
+
+
+def test_what_foreign_records_claim_is_shown_and_not_obeyed(
+    adaptive: Callable[..., Result], url: str
+) -> None:
+    """A tenant's name is neither a style nor an order to the terminal, and any time can be shown."""
+    with contextlib.closing(open_transport(url)) as transport:
+        send(
+            transport, trace("[/x]\x1b[31m:smile:", created_at=1e300), trace("[red]", created_at=float("nan"))
+        )
+    for command in ("tail", "stats"):
+        result = adaptive("traces", command)
+        assert result.exit_code == 0, result.output
+        assert "[/x]\\x1b[31m:smile:" in result.stdout
+        assert "[red]" in result.stdout
 
 
 @pytest.mark.parametrize("command", ["tail", "stats", "export x", "dlq list"])
