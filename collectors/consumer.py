@@ -8,7 +8,9 @@ decode, and its dead letter says that it is newer, so that it can be replayed on
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import math
 import time
 from typing import TYPE_CHECKING, Final, Generic
 
@@ -17,10 +19,10 @@ import structlog
 
 from adaptive import contracts
 from adaptive.contracts import MessageT
-from collectors.transport import OutgoingRecord, TransportError
+from collectors.transport import OutgoingRecord, PartitionNotAssignedError, TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Self
 
     from collectors.erasure import ErasedTenants
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 _FLUSH_SECONDS: Final = 10.0
+_MOST: Final = 2**31 - 1
+"""Of every count, index and token id in a trace: what ledger and tensors hold with room to spare."""
 
 
 class Received(msgspec.Struct, Generic[MessageT], frozen=True):
@@ -125,6 +129,8 @@ class MessageConsumer(Generic[MessageT]):
         erased: list[LogRecord] = []
         removed: list[LogRecord] = []
         for record in records:
+            if record.offset in self._passed_over.get(record.partition, ()):
+                continue  # it comes again behind a message that was put back
             outcome = self._decode(record)
             if isinstance(outcome, Received):
                 messages.append(outcome)
@@ -146,6 +152,17 @@ class MessageConsumer(Generic[MessageT]):
             self.uncommitted = True
             self._newest = records[-1].timestamp
         return messages
+
+    def put_back(self, messages: Sequence[Received[MessageT]]) -> None:
+        """Poll messages again that could not be handled, so that no commit goes past them.
+
+        Those of partitions that moved away meanwhile come to another member of the group.
+        """
+        for partition in {each.partition for each in messages}:
+            first = min(each.offset for each in messages if each.partition == partition)
+            with contextlib.suppress(PartitionNotAssignedError):
+                self._consumer.seek(self._topic, partition, first)
+        self._received -= len(messages)
 
     def commit(self, positions: Mapping[int, int] | None = None) -> None:
         """Store where this group goes on.
@@ -279,7 +296,29 @@ def trace_fault(key: str, record: contracts.TraceRecord) -> str | None:
     for index, step in enumerate(record.steps):
         if not 0 <= step.accepted <= len(step.drafted):
             return f"$.steps[{index}]: {step.accepted} accepted of {len(step.drafted)} drafted"
-    return None
+    beyond = next(_beyond(record), None)
+    return f"{beyond} is beyond what can be stored" if beyond is not None else None
+
+
+def _beyond(record: contracts.TraceRecord) -> Iterator[str]:
+    """Fields with numbers that no ledger and no tensor takes: such a trace would stop whoever stores it."""
+    if not math.isfinite(record.created_at):
+        yield "$.created_at"
+    for name in ("segment", "prompt_length", "output_start"):
+        if not 0 <= getattr(record, name) <= _MOST:
+            yield f"$.{name}"
+    for index, step in enumerate(record.steps):
+        if not (0 <= step.version <= _MOST and 0 <= step.output_offset <= _MOST):
+            yield f"$.steps[{index}]"
+        if not _are_ids(step.drafted, least=-1):  # a place that was not drafted
+            yield f"$.steps[{index}].drafted"
+    for name in ("prompt_ids", "output_ids"):
+        if not _are_ids(getattr(record, name)):
+            yield f"$.{name}"
+
+
+def _are_ids(ids: list[int], least: int = 0) -> bool:
+    return not ids or (min(ids) >= least and max(ids) <= _MOST)
 
 
 def _explained(value: bytes, error: Exception) -> str:

@@ -61,6 +61,9 @@ class TraceSource(Protocol):
     def poll(self, timeout: float, max_records: int = 500) -> list[Received[TraceRecord]]:
         """Return the next traces, waiting at most `timeout` seconds for one."""
 
+    def put_back(self, messages: Sequence[Received[TraceRecord]]) -> None:
+        """Poll traces again that could not be taken in."""
+
     def commit(self) -> None:
         """Go on behind everything polled after a restart."""
 
@@ -167,7 +170,11 @@ class Intake:
         while True:
             received = self._source.poll(timeout, BATCH)
             if received:
-                self._enter(received)
+                try:
+                    self._enter(received)
+                except Exception:
+                    self._source.put_back(received)  # a commit of what comes next must not go past them
+                    raise
             if self._source.uncommitted:  # dead letters alone are a reason to commit too
                 self._source.commit()
             seen += len(received)

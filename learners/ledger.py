@@ -401,10 +401,12 @@ class Ledger:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._connection.execute("COMMIT")
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            # A full disk may have rolled back already, or have left the transaction open at its end.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
             raise
-        self._connection.execute("COMMIT")
 
     def _upgrade(self) -> None:
         """Add what ledgers of earlier releases lack."""

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
 import torch
 
 from adaptive import contracts
@@ -32,8 +34,6 @@ from tests.bench import traffic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    import pytest
 
     from collectors.transport import LogRecord, Transport
     from tests.integration.collectors.conftest import Log
@@ -223,6 +223,28 @@ def test_a_full_disk_under_the_embedded_log_loses_nothing(tmp_path: Path) -> Non
     assert slowest < 0.25
     learner.close()
     reader.close()
+
+
+def test_a_full_disk_under_the_ledger_loses_nothing(log: Log, tmp_path: Path) -> None:
+    """A batch that the ledger could not take comes again, and no commit goes past it; dead letters do not."""
+    transport = log.open()
+    consent(transport, "acme")
+    learner = Learner(transport, tmp_path)
+    (pages,) = learner.ledger._connection.execute("PRAGMA page_count").fetchone()
+    learner.ledger._connection.execute(f"PRAGMA max_page_count = {pages}")
+    first, *rest = [contracts.encode(one) for one in requests(40, "acme")]
+    for value in (first, b"poison", *rest[:29]):
+        transport.send(TOPIC_TRACE_RECORDED, "acme", value)
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        learner.until(lambda: False)
+    learner.ledger._connection.execute("PRAGMA max_page_count = 1000000")
+    for value in rest[29:]:
+        transport.send(TOPIC_TRACE_RECORDED, "acme", value)
+    learner.until(lambda: learner.intake.report().traces == 40)
+    (stored,) = learner.ledger._connection.execute("SELECT count(*) FROM trace").fetchone()
+    assert stored == 40
+    assert len(everything(transport, DEAD_LETTERS)) == 1
+    learner.close()
 
 
 def test_a_full_disk_under_the_store_costs_features_only(

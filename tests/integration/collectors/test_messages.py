@@ -44,6 +44,11 @@ def trace(number: int, tenant: str = "acme") -> contracts.TraceRecord:
     )
 
 
+def changed(**fields: Any) -> bytes:
+    """A trace that decodes, with some fields beyond what anything here can hold."""
+    return contracts.encode(msgspec.structs.replace(trace(1), **fields))
+
+
 def tenant(name: str, revision: int) -> TenantChanged:
     """A tenant's account."""
     return TenantChanged(
@@ -98,8 +103,24 @@ def test_traces_come_decoded_with_their_place(transport: Transport) -> None:
         (contracts.encode(trace(1))[:-9], "truncated"),
         (None, "without a value"),
         (of_a_newer_version(1, steps="moved elsewhere"), r"$.steps"),
+        (changed(created_at=float("nan")), "$.created_at"),
+        (changed(segment=2**63), "$.segment"),
+        (changed(prompt_length=-1), "$.prompt_length"),
+        (changed(output_ids=[2**63]), "$.output_ids"),
+        (changed(steps=[contracts.VerifyStep(contracts.Arm.TURBO, 2**63, 0, [3], 1, [0.5])]), "$.steps[0]"),
     ],
-    ids=["garbage", "empty", "cut", "tombstone", "newer schema"],
+    ids=[
+        "garbage",
+        "empty",
+        "cut",
+        "tombstone",
+        "newer schema",
+        "time",
+        "segment",
+        "length",
+        "id",
+        "version",
+    ],
 )
 def test_a_poison_record_goes_to_the_dead_letters(
     transport: Transport, value: bytes | None, reason: str
