@@ -45,6 +45,13 @@ chromium: ## Install the browser of the dashboard's tests where it is missing (a
 	    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null; } || \
 	  { echo "the dashboard's tests need Chromium (Debian: apt-get install chromium)" >&2; exit 1; }
 
+.PHONY: postgres
+postgres: ## Install the PostgreSQL of the controller's tests where it is missing (as root, on Debian)
+	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || \
+	  { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends postgresql >/dev/null; } || \
+	  { echo "the controller's tests need PostgreSQL (Debian: apt-get install postgresql)" >&2; exit 1; }
+
 .PHONY: screenshots
 screenshots: install chromium ## Take the pictures of the dashboard in docs/images
 	$(BIN)/python -m tests.e2e.dashboard.screenshots
@@ -63,7 +70,7 @@ demo: install ## Show an endpoint getting faster with its own traffic (ARGS="--m
 ALONE := tests/integration/up tests/integration/controller tests/integration/collectors/test_kafka_faults.py
 
 .PHONY: test
-test: install kafka chromium ## Run every test (real engine, Ray, MLflow, Kafka and Chromium)
+test: install kafka chromium postgres ## Run every test (real engine, Ray, MLflow, Kafka, PostgreSQL and Chromium)
 	$(MAKE) --jobs=2 --output-sync=target test-serving test-beside
 	$(BIN)/python -m pytest $(ALONE) tests/e2e $(ARGS)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from adaptive.contracts import Arm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from adaptive.contracts import ArmScore, ArmScored
 
@@ -75,19 +75,3 @@ def losses(seconds: Mapping[str, float]) -> dict[str, float]:
     """Arm -> seconds lost to the trace's best arm, as a share of the slowest arm's seconds: in [0, 1]."""
     best, worst = min(seconds.values()), max(seconds.values())
     return {arm: (value - best) / worst if worst > 0 else 0.0 for arm, value in seconds.items()}
-
-
-def best_lookahead(survival: Sequence[float], costs: StepCosts) -> int:
-    """Draft tokens per step that earn most tokens per second; 0: no speculation earns more.
-
-    Args:
-        survival: Probability that the first i + 1 drafts are all accepted, by i.
-        costs: Of the engine at its load.
-    """
-    best, rate, expected = 0, 1 / costs.plain, 1.0
-    for count, alive in enumerate(survival, 1):
-        expected += alive
-        earned = expected / (costs.plain + count * costs.draft)
-        if earned > rate:
-            best, rate = count, earned
-    return best
