@@ -28,14 +28,19 @@ def prepare(
     from adaptive.models import ModelError  # noqa: PLC0415  (commands load what they need)
     from adaptive.models import prepare as prepare_model  # noqa: PLC0415  (same)
     from adaptive.settings import Settings  # noqa: PLC0415  (same)
+    from adaptive.up.progress import Progress as Lines  # noqa: PLC0415  (same)
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    lines = Lines(console)
     try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
             task = bars.add_task(name, total=None)
 
             def show(stage: str, done: int, total: int) -> None:
                 bars.update(task, description=f"{name}: {stage}", completed=done, total=total or None)
+                if bars.disable:
+                    lines.say(f"{name}: {stage}" + (f", {done / total:.0%}" if total else ""))
 
             directory = prepare_model(name, home or Settings().home, show)
     except ModelError as error:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 from filelock import FileLock, Timeout
 from rich.console import Console
-from rich.live import Live
 
 from adaptive.demo import report, view
 from adaptive.demo.client import AdminClient, EndpointClient, RequestFailedError
 from adaptive.demo.probe import ArmResult, probe
+from adaptive.demo.progress import DemoProgress
 from adaptive.demo.traffic import TrafficPlayer
 from adaptive.internal_key import internal_key
 from adaptive.up.stack import Stack, StackError
@@ -65,6 +65,7 @@ class Demo:
         self._deadline = time.monotonic() + 60 * minutes
         self._output = output
         self._console = console
+        self._progress = DemoProgress(console)
         self._started = time.monotonic()
         self._endpoint_url = f"http://{settings.host}:{settings.endpoint_port}"
 
@@ -91,8 +92,8 @@ class Demo:
     @contextlib.contextmanager
     def _stack(self) -> Iterator[Stack]:
         """The whole service, with progress while it starts."""
-        with self._console.status("starting") as status:
-            stack = Stack(self._settings, progress=status.update)
+        with self._progress.messages("starting") as say:
+            stack = Stack(self._settings, progress=say)
             stack.start()
         try:
             yield stack
@@ -116,13 +117,13 @@ class Demo:
         began = time.monotonic()
         for tenant in tenants:
             tenant.player.start()
-        with Live(console=self._console, auto_refresh=False) as live:
+        with self._progress.tables() as show:
             while time.monotonic() < until:
                 if stack.failure is not None:
                     raise stack.failure
                 for tenant in tenants:
                     tenant.state = admin.tenant(tenant.name)
-                live.update(self._frame("traffic and learning", tenants, began), refresh=True)
+                show("traffic and learning", *self._frame(tenants, began))
                 time.sleep(_FRAME_SECONDS)
             for tenant in tenants:
                 tenant.player.stop()
@@ -130,7 +131,7 @@ class Demo:
             pause.parent.mkdir(parents=True, exist_ok=True)
             pause.touch()
             while not self._learner_paused():
-                live.update(self._frame("waiting for the learner to pause", tenants, began), refresh=True)
+                show("waiting for the learner to pause", *self._frame(tenants, began))
                 time.sleep(_FRAME_SECONDS)
 
     def _learner_paused(self) -> bool:
@@ -153,19 +154,19 @@ class Demo:
             left = self._deadline - time.monotonic()
             deadline = time.monotonic() + left / (len(tenants) - number)
             client = self._client(tenant.key)
-            with self._console.status(f"probing {tenant.name}") as status:
+            with self._progress.messages(f"probing {tenant.name}") as say:
                 results[tenant.name] = probe(
                     client,
                     load(tenant.name).probe,
                     max_tokens=MAX_TOKENS,
                     deadline=deadline - 10,
                     minimum=LEAST_PROBES,
-                    progress=_progress(status.update, tenant.name),
+                    progress=_progress(say, tenant.name),
                 )
             client.close()
         return results
 
-    def _frame(self, phase: str, tenants: list[_Tenant], began: float) -> Any:
+    def _frame(self, tenants: list[_Tenant], began: float) -> tuple[float, dict[str, dict[str, Any]]]:
         seconds = time.monotonic() - began
         rows = {
             tenant.name: {
@@ -176,7 +177,7 @@ class Demo:
             }
             for tenant in tenants
         }
-        return view.live_table(phase, self._deadline - time.monotonic(), rows)
+        return self._deadline - time.monotonic(), rows
 
     def _finish(
         self,

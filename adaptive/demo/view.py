@@ -41,10 +41,21 @@ def live_table(phase: str, left_seconds: float, tenants: Mapping[str, Mapping[st
             f"{tenant['tokens_per_second']:.1f}",
             _number(_tau(state, "turbo")),
             _number(_tau(state, "adapter", state.get("champion") or 0)),
-            f"adapter@{state['champion']}" if state.get("champion") else "turbo",
+            _serving(state),
             _learning(state.get("learning")),
         )
     return Group(table, Text(f"{phase}  ({max(left_seconds, 0):.0f} s left)"))
+
+
+def live_line(phase: str, left_seconds: float, tenants: Mapping[str, Mapping[str, Any]]) -> str:
+    """The same in a line, for where nothing can be drawn over."""
+    parts = [
+        f"{name}: {tenant['requests']} requests, {tenant['failed']} failed, "
+        f"{tenant['tokens_per_second']:.1f} tok/s, {_serving(tenant['state'])}, "
+        f"learning: {_learning(tenant['state'].get('learning'))}"
+        for name, tenant in tenants.items()
+    ]
+    return f"{phase} ({max(left_seconds, 0):.0f} s left); {'; '.join(parts)}"
 
 
 def summary(tenants: Mapping[str, Mapping[str, Any]]) -> RenderableType:
@@ -81,6 +92,10 @@ def _tau(state: Mapping[str, Any], arm: str, version: int = 0) -> float | None:
             tau: float | None = row["tau"]
             return tau
     return None
+
+
+def _serving(state: Mapping[str, Any]) -> str:
+    return f"adapter@{state['champion']}" if state.get("champion") else "turbo"
 
 
 def _number(value: float | None) -> str:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from adaptive import log
 from adaptive.up.addresses import base_url
+from adaptive.up.progress import Progress
 from adaptive.up.stack import Stack, StackError
 
 if TYPE_CHECKING:
@@ -39,30 +40,29 @@ def run(settings: Settings, mlflow_port: int | None = None) -> int:
     log.configure("up")
     console = Console(stderr=True)
     ended = threading.Event()
-    with _signals(ended), console.status("starting") as status:
+    progress = Progress(console)
+    with _signals(ended):
 
         def show(line: str) -> None:
-            status.update(line)
+            progress.say(line)
             if ended.is_set():
                 raise _Interrupted
 
         stack = Stack(settings, mlflow_port=mlflow_port, progress=show)
         try:
-            stack.start()
-            status.stop()
+            with progress.messages("starting"):
+                stack.start()
             _welcome(console, settings, stack, mlflow_port)
             while not ended.is_set() and not stack.wait(WAKE_SECONDS):
                 pass
         except _Interrupted:
             pass
         except StackError as error:
-            status.stop()
             console.print(f"error: {error}", markup=False, highlight=False)
             return 1
         finally:
-            status.start()
-            status.update("draining")
-            stack.stop()
+            with progress.messages("draining"):
+                stack.stop()
     if stack.failure is not None:
         console.print(f"error: {stack.failure}", markup=False, highlight=False)
         return 1
