@@ -25,8 +25,8 @@ from sqlalchemy import insert
 from adaptive.contracts import Arm
 from controller.database import Database
 from controller.models import ArmSample, ArmTotal, Decision, Tenant
+from deploy.kafka.broker import free_port
 from tests.bench import result
-from tests.integration.endpoint.server import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

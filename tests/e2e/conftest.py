@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
 from adaptive.settings import Settings
 from adaptive.up.stack import Stack
+from deploy.kafka.broker import free_port
 from tests.e2e.service import ROOT, Service
 from tests.kafka_broker import fresh_topics, quick_broker, warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

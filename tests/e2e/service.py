@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,11 +49,3 @@ class Service:
     def learner(self) -> LearnerStatus | None:
         """The learner's own report."""
         return read_status(self.settings.home / "learner" / "status.json")
-
-
-def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Poll until `condition` holds; AssertionError naming `what` after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
-        time.sleep(0.2)

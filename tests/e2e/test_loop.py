@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from adaptive.contracts import Arm
 from adaptive.workloads import load
-from tests.e2e.service import wait_until
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from adaptive.workloads.prompt import Message
@@ -26,23 +26,23 @@ def test_traffic_becomes_an_adapter_in_service_although_the_learner_is_killed(se
     """
     key = service.admin.create_tenant("format")
     client = service.client(key)
-    wait_until(client.authorized, 30, "the endpoint to learn the key")
+    eventually(client.authorized, 30, "the endpoint to learn the key")
     player = service.traffic(lambda: service.client(key), "format")
     player.start()
     try:
-        wait_until(lambda: training_step(service, "format") > 2, 400, "an update in mid-training")
+        eventually(lambda: training_step(service, "format") > 2, 400, "an update in mid-training")
         status = service.learner()
         assert status is not None
         os.kill(status.pid, signal.SIGKILL)
         served = player.served
-        wait_until(lambda: player.served > served + 5, 120, "requests served after the learner's death")
-        wait_until(lambda: restarted(service, status.pid), 120, "the learner to run again")
-        wait_until(lambda: bool(service.admin.tenant("format")["champion"]), 400, "an adapter in service")
+        eventually(lambda: player.served > served + 5, 120, "requests served after the learner's death")
+        eventually(lambda: restarted(service, status.pid), 120, "the learner to run again")
+        eventually(lambda: bool(service.admin.tenant("format")["champion"]), 400, "an adapter in service")
     finally:
         player.stop()
     assert player.failed == 0, player.errors
     champion = service.admin.tenant("format")["champion"]
-    wait_until(
+    eventually(
         lambda: client.complete(PROMPT, max_tokens=4, temperature=0, arm=Arm.ADAPTER).version >= champion,
         30,
         "the endpoint to serve the champion",
@@ -57,18 +57,18 @@ def test_serving_goes_on_with_the_last_policy_without_a_controller(service: Serv
     """With the controller killed, known keys still work and the arm in force still drafts."""
     key = service.admin.create_tenant("steady")
     client = service.client(key)
-    wait_until(client.authorized, 30, "the endpoint to learn the key")
+    eventually(client.authorized, 30, "the endpoint to learn the key")
     before = client.complete(PROMPT, max_tokens=16, temperature=0)
     service.stack.processes["control"].kill()
     answers = [client.complete(PROMPT, max_tokens=16, temperature=0) for _ in range(5)]
     assert {answer.output_tokens for answer in answers} == {before.output_tokens}
-    wait_until(lambda: reachable(service), 60, "the supervisor to start the controller again")
+    eventually(lambda: reachable(service), 60, "the supervisor to start the controller again")
 
 
 def test_forced_arms_are_obeyed_and_named(service: Service) -> None:
     """With the internal key an arm can be forced: headers name it, and off verifies no drafts."""
     client = service.client(service.admin.create_tenant("forced"))
-    wait_until(client.authorized, 30, "the endpoint to learn the key")
+    eventually(client.authorized, 30, "the endpoint to learn the key")
     prompt = load("format").probe[0].messages
     off, turbo, adapter = (
         client.complete(prompt, max_tokens=32, temperature=0, arm=arm)

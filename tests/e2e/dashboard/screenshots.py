@@ -6,10 +6,9 @@ import json
 import socket
 import tempfile
 import threading
-import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import httpx
 import uvicorn
@@ -20,9 +19,7 @@ from collectors.open import open_transport
 from controller.app import create_app
 from tests.e2e.dashboard.browser import browser, sign_in
 from tests.e2e.dashboard.scenario import TURBO_TAU, Engine, publish
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.waiting import eventually
 
 IMAGES: Final = Path(__file__).parents[3] / "docs" / "images"
 START: Final = 1_796_115_600.0  # 2026-12-01 09:00 UTC
@@ -40,15 +37,6 @@ class Clock:
     def __call__(self) -> float:
         """Tell it."""
         return self.now
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    """Wait until the controller has caught up."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("the controller did not catch up")
-        time.sleep(0.02)
 
 
 def serves(api: httpx.Client, version: int) -> bool:
@@ -73,7 +61,7 @@ def live_through(clock: Clock, api: httpx.Client, settings: Settings) -> None:
         if minute in PUBLISHED:
             version = PUBLISHED[minute]
             publish(transport, "acme", version, max(ADAPTERS[version], 2.2), clock.now)
-            wait_for(partial(serves, api, version))
+            eventually(partial(serves, api, version))
         acme = api.get("/v1/tenants/acme").json()
         dip = 0.25 if 32 <= minute < 38 else 0.0  # what the tenant asks for changes for a while
         engine.serve("acme", Arm.OFF, 0, 1, 1.0)
@@ -85,7 +73,7 @@ def live_through(clock: Clock, api: httpx.Client, settings: Settings) -> None:
         engine.serve("globex", Arm.TURBO, 0, 12, 2.4)
         steps = sum(item.verify_steps for item in engine.totals.values() if item.tenant == "acme")
         engine.report(clock.now + 20, {"acme": acme["policy_version"]})
-        wait_for(partial(counted, api, steps))
+        eventually(partial(counted, api, steps))
     clock.now += 30
     policy = api.get("/v1/tenants/acme").json()["policy_version"]
     engine.report(clock.now, {"acme": policy})
@@ -137,7 +125,7 @@ def main() -> None:
         try:
             headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
             with httpx.Client(base_url=address, headers=headers, trust_env=False) as api:
-                wait_for(lambda: server.started)
+                eventually(lambda: server.started)
                 live_through(clock, api, settings)
             take(address)
         finally:

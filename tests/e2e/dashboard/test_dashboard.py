@@ -23,21 +23,14 @@ from adaptive.settings import Settings
 from collectors.open import open_transport
 from tests.e2e.dashboard.browser import browser, sign_in
 from tests.e2e.dashboard.scenario import Engine, publish
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from playwright.sync_api import Page
 
 ADMIN_KEY = "adm_browser"
-
-
-def eventually(condition: Callable[[], Any], seconds: float = 40.0) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
 
 
 @dataclass

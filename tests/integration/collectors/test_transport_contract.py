@@ -18,6 +18,7 @@ from collectors.transport import (
     PartitionNotAssignedError,
     UnknownTopicError,
 )
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,14 +54,6 @@ def drain(consumer: Consumer, count: int) -> list[LogRecord]:
     records = gather(lambda: consumer.poll(0.1), count)
     assert len(records) == count
     return records
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true in time"
-        time.sleep(0.01)
 
 
 def values(records: list[LogRecord]) -> list[int]:
@@ -250,7 +243,7 @@ def test_two_consumers_share_the_partitions(log: Log) -> None:
         second.poll(0)
         return len(first.lag()) == len(second.lag()) == len(transport.end_offsets(TOPIC)) / 2
 
-    until(shared)
+    eventually(shared)
     assert not first.lag().keys() & second.lag().keys()
     fill(transport, 120)
     got = gather(lambda: first.poll(0.1) + second.poll(0.1), 120)
@@ -267,7 +260,7 @@ def test_a_new_member_waits_until_the_holder_lets_go(log: Log) -> None:
     assert second.poll(0.6 * log.lease_seconds) == []
     assert second.lag() == {}
     first.commit()
-    until(lambda: first.poll(0) or second.poll(0) or len(second.lag()) > 0)
+    eventually(lambda: first.poll(0) or second.poll(0) or len(second.lag()) > 0)
     assert set(second.lag().values()) == {0}
 
 
@@ -279,11 +272,11 @@ def test_partitions_of_a_dead_consumer_move(log: Log) -> None:
     assert victim.stdout.readline() == "ready\n"
     survivor = transport.consumer([TOPIC], "group")
     partitions = len(transport.end_offsets(TOPIC))
-    until(lambda: survivor.poll(0) or len(survivor.lag()) == partitions / 2)
+    eventually(lambda: survivor.poll(0) or len(survivor.lag()) == partitions / 2)
     victim.kill()
     victim.wait()
     killed_at = time.monotonic()
-    until(lambda: survivor.poll(0) or len(survivor.lag()) == partitions)
+    eventually(lambda: survivor.poll(0) or len(survivor.lag()) == partitions)
     assert time.monotonic() - killed_at < 5 * log.lease_seconds + 2
 
 
@@ -295,7 +288,7 @@ def test_a_consumer_that_leaves_hands_over_at_once(log: Log) -> None:
     partitions = len(transport.end_offsets(TOPIC))
     first.close()
     started = time.monotonic()
-    until(lambda: second.poll(0) or len(second.lag()) == partitions)
+    eventually(lambda: second.poll(0) or len(second.lag()) == partitions)
     assert time.monotonic() - started < log.lease_seconds
 
 
@@ -304,7 +297,7 @@ def test_long_work_between_polls_keeps_the_partitions(log: Log) -> None:
     transport = log.open()
     first = transport.consumer([TOPIC], "group")
     second = transport.consumer([TOPIC], "group")
-    until(lambda: first.poll(0) or second.poll(0) or len(second.lag()) > 0)
+    eventually(lambda: first.poll(0) or second.poll(0) or len(second.lag()) > 0)
     held = set(second.lag())
     end = time.monotonic() + 2.5 * log.lease_seconds
     while time.monotonic() < end:
@@ -321,7 +314,7 @@ def test_a_moved_partition_cannot_be_committed_by_its_former_owner(log: Log) -> 
     first = transport.consumer([TOPIC], "group")
     drain(first, 60)
     second = log.open().consumer([TOPIC], "group")
-    until(lambda: first.poll(0) or second.poll(0) or len(second.lag()) > 0)
+    eventually(lambda: first.poll(0) or second.poll(0) or len(second.lag()) > 0)
     moved = dict.fromkeys(second.lag(), 1)
     second.commit(moved)
     first.commit({**dict.fromkeys(first.lag(), 2), **dict.fromkeys(moved, 5)})
@@ -388,7 +381,7 @@ def test_seeking_elsewhere_is_refused(log: Log) -> None:
     transport = log.open()
     first = transport.consumer([TOPIC], "group")
     second = transport.consumer([TOPIC], "group")
-    until(lambda: first.poll(0) or second.poll(0) or len(second.lag()) > 0)
+    eventually(lambda: first.poll(0) or second.poll(0) or len(second.lag()) > 0)
     _, partition = next(iter(second.lag()))
     with pytest.raises(PartitionNotAssignedError, match=f"partition {partition} of '{TOPIC}'"):
         first.seek(TOPIC, partition, 0)

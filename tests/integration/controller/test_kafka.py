@@ -18,18 +18,10 @@ from adaptive.settings import Settings
 from collectors.open import open_transport
 from collectors.state import CompactedView
 from controller.app import create_app
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true in time"
-        time.sleep(0.1)
 
 
 def test_accounts_and_telemetry_travel_over_kafka(kafka_url: str, tmp_path: Path) -> None:
@@ -40,10 +32,10 @@ def test_accounts_and_telemetry_travel_over_kafka(kafka_url: str, tmp_path: Path
     with TestClient(create_app(settings), headers=headers) as client:
         assert client.post("/v1/tenants", json={"id": "acme", "learn": True}).status_code == 201
         with CompactedView(transport, TOPIC_TENANT_CHANGED, TenantChanged) as view:
-            until(lambda: view.poll(0.1) or "acme" in view.latest)
+            eventually(lambda: view.poll(0.1) or "acme" in view.latest)
             assert view.latest["acme"].learn
         now = time.time()
         report = EngineTelemetry("engine-1", now, now, "t", "u", [], [], {}, {}, [])
         transport.send(TOPIC_ENGINE_TELEMETRY, "engine-1", encode(report))
-        until(lambda: "engine-1" in client.get("/v1/engines").text)
+        eventually(lambda: "engine-1" in client.get("/v1/engines").text)
     transport.close()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -33,28 +33,14 @@ from adaptive.contracts import (
 from adaptive.settings import Settings
 from collectors.open import open_transport
 from collectors.state import CompactedView
+from deploy.kafka.broker import free_port
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from collectors.transport import Transport
-
-
-def eventually(condition: Callable[[], Any], seconds: float = 40.0) -> None:
-    """Wait until something holds; a killed controller's leases on the log run out first."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
-
-
-def free_port() -> int:
-    """A port that nothing listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture

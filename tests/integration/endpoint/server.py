@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from adaptive.contracts import PolicyDecided, TenantChanged, TenantState
 from adaptive.internal_key import internal_key
 from adaptive.settings import Settings
 from collectors.open import open_transport
+from deploy.kafka.broker import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,14 +29,6 @@ MODEL = "smollm2-135m"
 START_SECONDS = 300
 FLAGS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--enable-log-requests")
 """Flags of `vllm serve`, passed on."""
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Server:

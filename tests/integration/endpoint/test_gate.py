@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import openai
@@ -17,10 +16,9 @@ from adaptive.endpoint.fields import TABLES
 from adaptive.endpoint.routes import GENERATING, INTERNAL, LISTING, OPEN, TENANT
 from adaptive.internal_key import internal_key
 from tests.integration.endpoint.server import MODEL
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import httpx
 
     from tests.integration.endpoint.server import Server
@@ -37,14 +35,6 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
     assert set(error) == {"message", "type", "param", "code"}
     assert response.headers["x-adaptive-request-id"]
     return error
-
-
-def eventually(condition: Callable[[], object], seconds: float = 20) -> None:
-    """Until it holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_every_route_of_vllms_server_is_closed_unless_listed(server: Server) -> None:

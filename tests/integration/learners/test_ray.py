@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -32,9 +31,10 @@ from learners.ledger import Ledger
 from learners.paths import LearnerPaths
 from learners.status import LearnerStatus, read_status
 from learners.testing import TinyModels, TinyTenant
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 # MLflow 3.17 builds its tables with an option that SQLAlchemy 2.1 deprecates; we cannot change that.
@@ -85,14 +85,6 @@ def published(settings: Settings) -> DrafterPublished | None:
     return message
 
 
-def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
-        time.sleep(0.01)
-
-
 def status_of(settings: Settings) -> LearnerStatus:
     """The status file, or a blank one."""
     return read_status(LearnerPaths(settings.home).status) or LearnerStatus("missing", 0.0)
@@ -129,8 +121,8 @@ def test_a_learner_killed_in_mid_training_resumes_and_publishes_what_it_would_ha
     """
     settings, process = learning
     paths = LearnerPaths(settings.home)
-    wait_for(lambda: status_of(settings).state == "running", 120, "the first report")
-    wait_for(lambda: any(paths.updates.glob("*.checkpoint")), 120, "the first checkpoint")
+    eventually(lambda: status_of(settings).state == "running", 120, "the first report")
+    eventually(lambda: any(paths.updates.glob("*.checkpoint")), 120, "the first checkpoint")
     first = status_of(settings).pid
     os.kill(first, signal.SIGKILL)
     assert published(settings) is None
@@ -139,7 +131,7 @@ def test_a_learner_killed_in_mid_training_resumes_and_publishes_what_it_would_ha
         tenant = status_of(settings).tenants.get("acme")
         return tenant is not None and bool(tenant.versions)
 
-    wait_for(has_version, 120, "a version")
+    eventually(has_version, 120, "a version")
     family = psutil.Process(process.pid).children(recursive=True)
     listening = {
         connection.laddr.ip

@@ -11,7 +11,6 @@ import textwrap
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +19,8 @@ from adaptive.up import sessions
 from adaptive.up.environment import child_environment, variable
 from adaptive.up.roles import Role, standard_roles
 from adaptive.up.stack import Stack, StackError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from deploy.kafka.broker import free_port
+from tests.waiting import eventually
 
 SLEEPER = "import time; print('works', flush=True); time.sleep(600)"
 FAMILY = """
@@ -62,22 +60,6 @@ def role(home: Path, name: str, code: str, **options: object) -> Role:
 
     values: dict[str, object] = {"start_seconds": 30.0, "drain_seconds": 10.0} | options
     return Role(name, (sys.executable, "-c", textwrap.dedent(code)), ready, **values)  # type: ignore[arg-type]  # by name
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
-
-
-def free_port() -> int:
-    """A port that nothing listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture

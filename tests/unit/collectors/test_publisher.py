@@ -19,6 +19,7 @@ from collectors.safetensors import TensorData
 from collectors.sampling import Sampler
 from collectors.store import StoreUnavailableError, TensorStore
 from collectors.transport import OutgoingRecord, TransportUnavailableError, UnknownTopicError
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -139,14 +140,6 @@ def telemetry(number: int = 0) -> contracts.EngineTelemetry:
     return contracts.EngineTelemetry("engine", 0.0, float(number), "t", "u", [], [], {}, {}, [])
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true in time"
-        time.sleep(0.002)
-
-
 def test_messages_and_traces_arrive_in_order(log: FakeLog, start: Callable[..., Publisher]) -> None:
     """Everything published is in the log after a flush, each topic in its order, counted once."""
     publisher = start()
@@ -175,7 +168,7 @@ def test_features_are_there_before_their_record(
         return TENSORS
 
     publisher.publish_trace(trace(0), tensors, META)
-    until(lambda: threads)
+    eventually(lambda: threads)
     assert log.records == []
     log.may_go.set()
     assert publisher.flush(5)
@@ -231,7 +224,7 @@ def test_the_oldest_traces_are_dropped_first(log: FakeLog, start: Callable[..., 
     log.may_go.clear()
     publisher = start(queue_bytes=60_000)
     publisher.publish_trace(trace(0))
-    until(lambda: publisher._backlog._taken)
+    eventually(lambda: publisher._backlog._taken)
     for number in range(1, 200):
         publisher.publish_trace(trace(number))
         if number % 20 == 0:
@@ -267,7 +260,7 @@ def test_an_outage_of_the_log_loses_nothing_that_fits(log: FakeLog, start: Calla
     publisher = start()
     for number in range(20):
         publisher.publish_trace(trace(number), TENSORS, META)
-    until(lambda: publisher.statistics().errors >= 3)
+    eventually(lambda: publisher.statistics().errors >= 3)
     assert not publisher.flush(0.02)
     log.away = False
     assert publisher.flush(5)
@@ -302,8 +295,8 @@ def test_a_store_that_is_away_holds_up_traces_only(
     for number in range(5):
         publisher.publish_trace(trace(number), TENSORS if number % 2 else lambda: TENSORS, META)
     publisher.publish(TOPIC_ENGINE_TELEMETRY, "engine", telemetry())
-    until(lambda: log.records)
-    until(lambda: publisher.statistics().errors >= 3)
+    eventually(lambda: log.records)
+    eventually(lambda: publisher.statistics().errors >= 3)
     assert [record.topic for record in log.records] == [TOPIC_ENGINE_TELEMETRY]
     assert publisher.statistics().queue_depth == 5
     time.sleep(0.1)
@@ -456,7 +449,7 @@ def test_a_store_that_stays_away_costs_features_only(log: FakeLog, store: Faulty
     )
     for number in range(20):
         publisher.publish_trace(trace(number), TENSORS, META)
-    until(lambda: len(log.records) == 20)
+    eventually(lambda: len(log.records) == 20)
     assert all(record.features is None for record in log.traces())
     store.away = False
     time.sleep(0.03)
@@ -477,7 +470,7 @@ def test_a_tenants_traces_can_be_taken_back(log: FakeLog, start: Callable[..., P
     for number in range(20):
         publisher.publish_trace(msgspec.structs.replace(trace(number), tenant=tenants[number % 2]))
         if number == 9:
-            until(lambda: publisher.statistics().errors > 1)  # these are on their way
+            eventually(lambda: publisher.statistics().errors > 1)  # these are on their way
     assert publisher.drop_tenant("acme") == 10
     log.away = False
     assert publisher.flush(5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,9 +19,9 @@ from collectors.open import open_transport
 from collectors.store import TensorStore
 from collectors.transport import Transport, TransportUnavailableError
 from tests.unit.endpoint.records import TARGET, TURBO
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 ENGINE = "127.0.0.1:8000"
@@ -299,14 +298,6 @@ class Stack:
         path = self.settings.home / "endpoint" / "state.json"
         state: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return state
-
-
-def eventually(condition: Callable[[], object]) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.005)
 
 
 def next_report(stack: Stack, count: int = 2) -> EngineTelemetry:

@@ -13,7 +13,8 @@ from adaptive.contracts import AdapterReference, Arm
 from adaptive.endpoint import agent as agent_module
 from adaptive.engine.slots import owner
 from tests.unit.endpoint.records import TARGET, TURBO, account, policy
-from tests.unit.endpoint.service import ENGINE, Stack, eventually, next_report
+from tests.unit.endpoint.service import ENGINE, Stack, next_report
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,8 @@ from adaptive.endpoint.saved import StateFile
 from collectors.store import StoreUnavailableError, TensorStore
 from collectors.transport import Transport, TransportUnavailableError
 from tests.unit.endpoint.records import account, policy
-from tests.unit.endpoint.service import Engine, Stack, eventually, next_report
+from tests.unit.endpoint.service import Engine, Stack, next_report
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path

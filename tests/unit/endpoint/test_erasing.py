@@ -21,7 +21,8 @@ from adaptive.contracts import (
 from collectors.adapter_files import remove_adapters
 from collectors.safetensors import TensorData, serialize
 from tests.unit.endpoint.records import account, policy
-from tests.unit.endpoint.service import ENGINE, Stack, eventually
+from tests.unit.endpoint.service import ENGINE, Stack
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
