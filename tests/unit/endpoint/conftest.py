@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from adaptive.endpoint import agent as agent_module
+from adaptive.endpoint import placement
 from adaptive.speculator.config import SpeculatorConfig
 from tests.unit.endpoint.service import Stack
 
@@ -42,7 +43,7 @@ def turbo(tmp_path: Path) -> Path:
 def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
     """A home with an empty log; its agent runs rounds as fast as it can."""
     monkeypatch.setattr(agent_module, "_POLL_SECONDS", 0.005)
-    monkeypatch.setattr(agent_module, "_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(placement, "RETRY_SECONDS", 0.02)
     made = Stack(tmp_path)
     yield made
     made.stop()

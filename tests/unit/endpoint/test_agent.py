@@ -10,7 +10,7 @@ import pytest
 
 from adaptive import contracts
 from adaptive.contracts import AdapterReference, Arm
-from adaptive.endpoint import agent as agent_module
+from adaptive.endpoint import placement
 from adaptive.engine.slots import owner
 from tests.unit.endpoint.records import TARGET, TURBO, account, policy
 from tests.unit.endpoint.service import ENGINE, Stack, next_report
@@ -266,7 +266,7 @@ def test_a_wish_that_finds_no_slot_waits_for_the_next_request(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While every slot drafts, turbo serves: nothing is read in vain, nothing is evicted."""
-    monkeypatch.setattr(agent_module, "_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(placement, "RETRY_SECONDS", 0.05)
     engine = stack.use_slots(2)
     stack.start()
     for tenant in ("a", "b"):

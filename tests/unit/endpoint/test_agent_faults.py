@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive import contracts
 from adaptive.contracts import Arm
-from adaptive.endpoint import agent as agent_module
+from adaptive.endpoint import placement
 from adaptive.endpoint.saved import StateFile
 from collectors.store import StoreUnavailableError, TensorStore
 from collectors.transport import Transport, TransportUnavailableError
@@ -51,7 +51,7 @@ def test_a_full_engine_is_no_refusal(stack: Stack) -> None:
 
 def test_a_newer_policy_does_not_wait_for_an_older_one(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollback takes effect in the next round even while its predecessor waits."""
-    monkeypatch.setattr(agent_module, "_RETRY_SECONDS", 3600.0)
+    monkeypatch.setattr(placement, "RETRY_SECONDS", 3600.0)
     tries: list[str] = []
 
     def away(_store: TensorStore, uri: str, *_: object) -> Path:
