@@ -39,7 +39,7 @@ from controller.measuring import MeasuringMiddleware
 from controller.metrics import DatabaseCollector, Metrics
 from controller.openapi import describe
 from controller.rates import RateLimits
-from controller.routes import audit, drafters, engines, erasures, health, keys, series, tenants
+from controller.routes import audit, drafters, engines, erasures, health, keys, rollouts, series, tenants
 from controller.tenants import Defaults, Floor
 from controller.workers import PolicyWorker, RelayWorker
 
@@ -143,7 +143,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     app.state.dashboard = Door(Sessions(key), rates, metrics)
     app.add_middleware(KeyMiddleware, key=key, database=database, rates=rates, metrics=metrics)
     app.add_middleware(MeasuringMiddleware, metrics=metrics)
-    for module in (tenants, erasures, keys, drafters, series, engines, audit, health):
+    for module in (tenants, erasures, keys, drafters, rollouts, series, engines, audit, health):
         app.include_router(module.router)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # as FastAPI documents it
     app.include_router(dashboard.router)

@@ -19,8 +19,10 @@ from controller.schemas import (
     EngineState,
     ErasureState,
     KeySummary,
+    LearnerState,
     NewKey,
     Page,
+    RolloutState,
     Series,
     TenantDetail,
     TenantSummary,
@@ -156,9 +158,25 @@ class ControlClient:
         """Return to what served before."""
         return self._one(TenantDetail, "POST", f"/v1/tenants/{tenant}/rollback")
 
-    def decisions(self, tenant: str) -> Iterator[DecisionState]:
-        """List the decisions about a tenant, newest first."""
-        return self._many(DecisionState, f"/v1/tenants/{tenant}/decisions")
+    def rollouts(self, tenant: str | None = None) -> Iterator[RolloutState]:
+        """List the rollouts of a tenant, newest first, or of all."""
+        return self._many(
+            RolloutState, "/v1/rollouts" if tenant is None else f"/v1/tenants/{tenant}/rollouts"
+        )
+
+    def rollout(self, tenant: str, version: int) -> RolloutState:
+        """Show how far the rollout of a version is, with its numbers."""
+        return self._one(RolloutState, "GET", f"/v1/tenants/{tenant}/rollouts/{version}")
+
+    def abort_rollout(self, tenant: str, version: int) -> RolloutState:
+        """End a rollout; its version stays a candidate."""
+        return self._one(RolloutState, "POST", f"/v1/tenants/{tenant}/rollouts/{version}/abort")
+
+    def decisions(self, tenant: str | None = None) -> Iterator[DecisionState]:
+        """List the decisions about a tenant, newest first, or about all."""
+        return self._many(
+            DecisionState, "/v1/decisions" if tenant is None else f"/v1/tenants/{tenant}/decisions"
+        )
 
     def series(self, tenant: str) -> Series:
         """Show a tenant's last hour."""
@@ -167,6 +185,14 @@ class ControlClient:
     def engines(self) -> Iterator[EngineState]:
         """List the engines."""
         return self._many(EngineState, "/v1/engines")
+
+    def erasures(self) -> Iterator[ErasureState]:
+        """List every erasure, under way or done."""
+        return self._many(ErasureState, "/v1/erasures")
+
+    def learners(self) -> Iterator[LearnerState]:
+        """List the learners."""
+        return self._many(LearnerState, "/v1/learners")
 
     def audit(self, limit: int = 100) -> Page[AuditState]:
         """Show the newest entries of the audit log."""

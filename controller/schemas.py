@@ -260,6 +260,8 @@ class TenantDetail(TenantSummary):
     """w on the adapter's delta, 0 to 1."""
     weights: dict[str, float]
     """Arm (`off`, `turbo`, `adapter@3`) -> share of requests the policy gives it."""
+    arm_weights: dict[str, float]
+    """Arm -> what discounted Hedge makes of its scores on traces, summing to 1; empty before the first."""
     lookahead: int
     control_share: float
     off_share: float
@@ -331,6 +333,34 @@ class DecisionState(BaseModel):
     policy_version: int
     reason: str
     evidence: dict[str, Any]
+
+
+class RolloutState(BaseModel):
+    """A version on its way into service, or how that ended."""
+
+    id: str
+    """`tenant@version`."""
+    object: Literal["rollout"] = "rollout"
+    tenant: str
+    version: int
+    stage: str
+    """`shadow`, `canary`, `champion` or `aborted`."""
+    running: bool
+    share: float
+    """Of the tenant's requests, in the canary stage."""
+    started_at: float
+    stage_since: float
+    reason: str
+    """Why it is in this stage."""
+    traces: int
+    """Scored in shadow, on which it was compared with what served."""
+    traces_wanted: int
+    """Least of them before it is judged."""
+    gain_lower: float | None
+    """Relative gain in acceptance length in shadow, 95 % confidence sequence; null before two traces."""
+    gain_upper: float | None
+    evidence: dict[str, Any]
+    """As canary: the newest comparison with what serves, as in LiftState."""
 
 
 class SlowdownState(BaseModel):

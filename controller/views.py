@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import select
 
 from adaptive.contracts import Arm, EngineTelemetry, TenantState, decode
-from controller import rollout
+from controller import rollout, stages
 from controller.erasure import Step
 from controller.models import (
     ArmTotal,
@@ -19,6 +19,7 @@ from controller.models import (
     EngineSpeed,
     Erasure,
     Key,
+    Rollout,
     Tenant,
     Version,
     VersionStatus,
@@ -36,6 +37,7 @@ from controller.schemas import (
     NewKey,
     PolicyAcknowledgement,
     RefusalState,
+    RolloutState,
     SlowdownState,
     TenantDetail,
     TenantSummary,
@@ -43,6 +45,7 @@ from controller.schemas import (
     VersionState,
 )
 from controller.telemetry import samples
+from controller.trial import ACTIVE, MIN_SHADOW_TRACES, Shadow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,6 +109,7 @@ def tenant_detail(session: Session, tenant: Tenant, status_file: Path, now: floa
         **_summary(tenant),
         weight=tenant.weight,
         weights=_weights(tenant),
+        arm_weights=dict(stages.arm_weights(session, tenant.id)),
         lookahead=tenant.max_lookahead,
         control_share=tenant.control_share,
         off_share=tenant.off_share,
@@ -125,6 +129,28 @@ def tenant_detail(session: Session, tenant: Tenant, status_file: Path, now: floa
         ],
         refusals=_refusals(session, tenant, reports),
         learning=_learning(status_file, tenant.id),
+    )
+
+
+def rollout_state(row: Rollout) -> RolloutState:
+    """Describe a rollout with the numbers that decide about it."""
+    shadow = Shadow.from_plain(row.shadow)
+    lower, upper = shadow.interval() if shadow.traces > 1 else (None, None)
+    return RolloutState(
+        id=f"{row.tenant}@{row.version}",
+        tenant=row.tenant,
+        version=row.version,
+        stage=row.stage,
+        running=row.stage in ACTIVE,
+        share=row.share,
+        started_at=row.started_at,
+        stage_since=row.stage_since,
+        reason=row.reason,
+        traces=shadow.traces,
+        traces_wanted=MIN_SHADOW_TRACES,
+        gain_lower=lower,
+        gain_upper=upper,
+        evidence=row.evidence,
     )
 
 

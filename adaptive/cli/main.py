@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from adaptive.cli import doctor, drafters, export, models, policies, report, roles, tenants, topics, traces
+from adaptive.cli import (
+    doctor,
+    drafters,
+    export,
+    models,
+    policies,
+    records,
+    report,
+    roles,
+    rollouts,
+    tenants,
+    topics,
+    traces,
+)
 
 app = typer.Typer(
     name="adaptive",
@@ -38,6 +51,8 @@ roles.register(app)
 app.add_typer(models.app)
 app.add_typer(tenants.app)
 app.add_typer(drafters.app)
+app.add_typer(rollouts.app)
+records.register(app)
 app.add_typer(policies.app)
 app.add_typer(traces.app)
 app.add_typer(topics.app)

@@ -96,6 +96,62 @@ def test_a_good_challenger_goes_from_shadow_over_canary_to_champion(staged: Benc
     assert staged.decisions()[0]["evidence"]["tau_lower"] > 0.9
 
 
+def test_the_api_shows_a_rollout_with_its_numbers_in_every_stage(staged: Bench) -> None:
+    """Stage, share, scored traces and interval, then the canary's lift; lists hold it, also by state."""
+    staged.publish(1)
+    shown = staged.request("GET", "/v1/tenants/acme/rollouts/1")
+    assert (shown["id"], shown["stage"], shown["running"], shown["traces"]) == ("acme@1", "shadow", True, 0)
+    assert shown["gain_lower"] is None
+    score(staged, 1, challenger=25)
+    shown = staged.request("GET", "/v1/tenants/acme/rollouts/1")
+    assert (shown["stage"], shown["share"], shown["traces"]) == ("canary", 0.25, 40)
+    assert 0 < shown["gain_lower"] < shown["gain_upper"]
+    weights = staged.tenant()["arm_weights"]
+    assert sum(weights.values()) == pytest.approx(1)
+    assert max(weights, key=weights.__getitem__) == "adapter@1"
+    Traffic(staged).serve(5, {(Arm.ADAPTER, 1): (300, 1.2), (Arm.TURBO, 0): (900, 1.2)})
+    shown = staged.request("GET", "/v1/tenants/acme/rollouts/1")
+    assert shown["stage"] == "canary"
+    assert shown["evidence"]["tau_lower"] < shown["evidence"]["tau"] < shown["evidence"]["tau_upper"]
+    staged.create("other")
+    staged.publish(1, "other")
+    assert [item["id"] for item in staged.request("GET", "/v1/tenants/acme/rollouts")["data"]] == ["acme@1"]
+    pages = [staged.request("GET", f"/v1/rollouts?limit=1{rest}") for rest in ("", "&after=acme@1")]
+    assert [(one["last_id"], one["has_more"]) for one in pages] == [("acme@1", True), ("other@1", False)]
+    staged.request("POST", "/v1/tenants/other/rollouts/1/abort")
+    ended = staged.request("GET", "/v1/rollouts?state=ended")["data"]
+    assert "other@1" in [item["id"] for item in ended]
+    assert not any(item["running"] for item in ended)
+    assert (
+        "/rollouts lists them" in staged.request("GET", "/v1/tenants/acme/rollouts/9", status=404)["detail"]
+    )
+
+
+@pytest.mark.parametrize("canary", [False, True])
+def test_an_operator_aborts_a_rollout(staged: Bench, canary: bool) -> None:
+    """It ends at once, on record with its numbers; only by hand its version may come back; not twice."""
+    staged.publish(1)
+    if canary:
+        score(staged, 1, challenger=25)
+        assert staged.policies()["acme"].challenger is not None
+    ended = staged.request("POST", "/v1/tenants/acme/rollouts/1/abort")
+    assert (ended["stage"], ended["running"]) == ("aborted", False)
+    assert staged.policies()["acme"].challenger is None
+    assert staged.statuses() == {1: "candidate"}
+    decision = staged.decisions()[0]
+    assert (decision["kind"], decision["actor"], decision["version"]) == ("abort", "admin", 1)
+    assert decision["evidence"]["traces"] == (40 if canary else 0)
+    score(staged, 1, challenger=20, count=80)
+    assert stage(staged) == "aborted"
+    problem = staged.request("POST", "/v1/tenants/acme/rollouts/1/abort", status=409)
+    assert "ended already" in problem["detail"]
+    assert "/rollback" in problem["detail"]
+    staged.publish(1)
+    assert staged.tenant()["champion"] is None
+    staged.request("POST", "/v1/tenants/acme/promote", {"version": 1})
+    assert staged.tenant()["champion"] == 1
+
+
 def test_a_bad_canary_is_ended_and_never_becomes_champion(staged: Bench) -> None:
     """The engines stop trying it in the same transaction; what served goes on."""
     staged.publish(1)
