@@ -83,12 +83,13 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     metrics.registry.register(LearnerCollector(settings.home / "learner" / "status.json", clock))
     lease = LeaderLease(database)
     leading = LeaderDatabase(database, lease)
+    store = TensorStore(settings.resolved_store_url)
     relay = RelayWorker(leading, transport, metrics, lease)
     policy = PolicyWorker(leading, transport, relay, metrics, clock, lease, settings.canary_share)
     erasure = ErasureWorker(
         leading,
         transport,
-        TensorStore(settings.resolved_store_url),
+        store,
         relay,
         metrics,
         settings.retention_days * _DAY_SECONDS,
@@ -97,6 +98,7 @@ def create_app(settings: Settings, clock: Callable[[], float] = time.time) -> Fa
     )
     control = Control(
         database=database,
+        store=store,
         lease=lease,
         relay=relay,
         policy=policy,

@@ -150,6 +150,10 @@ class ControlClient:
         """Show one version with its lineage."""
         return self._one(VersionDetail, "GET", f"/v1/tenants/{tenant}/versions/{version}")
 
+    def delete_version(self, tenant: str, version: int) -> None:
+        """Delete the bytes of a version that is not in use."""
+        self.request("DELETE", f"/v1/tenants/{tenant}/versions/{version}")
+
     def promote(self, tenant: str, version: int) -> TenantDetail:
         """Put a version in service."""
         return self._one(TenantDetail, "POST", f"/v1/tenants/{tenant}/promote", {"version": version})

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
+    from collectors.store import TensorStore
     from controller.database import Database
     from controller.erasing import ErasureWorker
     from controller.lease import LeaderLease
@@ -27,6 +28,7 @@ class Control:
     """Parts of one controller process."""
 
     database: Database
+    store: TensorStore
     lease: LeaderLease
     relay: RelayWorker
     policy: PolicyWorker

@@ -39,5 +39,9 @@ class PreconditionError(ControlError):
     """The state is not the one that If-Match names."""
 
 
+class UnavailableError(ControlError):
+    """Something that this needs is away; the same request can be sent again."""
+
+
 class ReusedKeyError(ControlError):
     """An Idempotency-Key came with another request before."""

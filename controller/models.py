@@ -44,6 +44,8 @@ class VersionStatus(enum.StrEnum):
     """An engine could not load it."""
     ERASED = "erased"
     """Was derived from the data of a tenant that was erased."""
+    DELETED = "deleted"
+    """An operator deleted its bytes; the number stays taken, so that a repeated message revives nothing."""
 
 
 class DecisionKind(enum.StrEnum):

@@ -22,6 +22,7 @@ from controller.errors import (
     NotFoundError,
     PreconditionError,
     ReusedKeyError,
+    UnavailableError,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ _STATUS: Final[dict[type[ControlError], tuple[HTTPStatus, str]]] = {
     InvalidFieldError: (HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request"),
     ForbiddenError: (HTTPStatus.FORBIDDEN, "forbidden"),
     PreconditionError: (HTTPStatus.PRECONDITION_FAILED, "precondition-failed"),
+    UnavailableError: (HTTPStatus.SERVICE_UNAVAILABLE, "unavailable"),
     ReusedKeyError: (HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency-key-reused"),
 }
 RETRY_SECONDS: Final = 2

@@ -189,7 +189,7 @@ def promote(
         )
     if row.status == VersionStatus.REFUSED:
         raise ConflictError(f"version {version} was refused by an engine ({row.reason}): pick another one")
-    if row.status == VersionStatus.ERASED:
+    if row.status in (VersionStatus.ERASED, VersionStatus.DELETED):
         raise ConflictError(f"version {version} {row.reason} and is gone: pick another one")
     _serve(
         session,

@@ -324,10 +324,10 @@ def _serve_pinned(session: Session, tenant: Tenant, now: float, actor: str) -> b
         rollout.serve_turbo(session, tenant, actor=actor, reason=reason, now=now)
         return True
     row = session.get(Version, (tenant.id, tenant.pin))
-    if row is None or row.status in (VersionStatus.REFUSED, VersionStatus.ERASED):
+    if row is None or row.status in (VersionStatus.REFUSED, VersionStatus.ERASED, VersionStatus.DELETED):
         if row is None:
             state = "does not exist"
-        elif row.status == VersionStatus.ERASED:
+        elif row.status != VersionStatus.REFUSED:
             state = f"is gone: it {row.reason}"
         else:
             state = f"was refused by an engine ({row.reason})"

@@ -13,7 +13,7 @@ from adaptive.cli.options import ADMIN_FIELDS, with_settings
 from adaptive.settings import Settings  # noqa: TC001  the signatures are evaluated
 
 app = typer.Typer(
-    name="drafters", help="List, show, promote, roll back, rerun versions.", no_args_is_help=True
+    name="drafters", help="List, show, promote, roll back, delete, rerun versions.", no_args_is_help=True
 )
 
 TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="Tenant id.")]
@@ -96,6 +96,21 @@ def rollback(settings: Settings, tenant: TenantId) -> None:
     """Return to what served before, else to turbo."""
     item = call(settings, "POST", f"/v1/tenants/{tenant}/rollback")
     typer.echo(f"{drafter(item['champion'])} serves {tenant} (policy {item['policy_version']})")
+
+
+@app.command()
+@with_settings(*ADMIN_FIELDS)
+def delete(
+    settings: Settings,
+    tenant: TenantId,
+    version: Annotated[int, typer.Argument(min=1, metavar="VERSION", help="Version to delete.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete the bytes of a version that is not in use; its record stays."""
+    if not yes:
+        typer.confirm(f"delete {tenant}@{version}? Nothing brings it back", abort=True)
+    call(settings, "DELETE", f"/v1/tenants/{tenant}/versions/{version}")
+    typer.echo(f"{tenant}@{version} deleted")
 
 
 rerun.register(app)

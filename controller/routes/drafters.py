@@ -8,11 +8,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from sqlalchemy import select
 
+from collectors.store import InvalidNameError, StoreUnavailableError
 from controller import rollout
 from controller.context import ControlDependency
-from controller.errors import ConflictError, NotFoundError
+from controller.errors import ConflictError, NotFoundError, UnavailableError
 from controller.identity import readable_by_tenant, writable_by_tenant
-from controller.models import Decision, Tenant, Version
+from controller.models import Decision, Rollout, Tenant, Version, VersionStatus
 from controller.operation import OperationDependency
 from controller.paging import After, Limit, number_after, page
 from controller.schemas import DecisionState, Page, Promote, TenantDetail, VersionDetail, VersionState
@@ -59,6 +60,39 @@ def show(control: ControlDependency, tenant_id: str, version: VersionNumber) -> 
                 f"GET /v1/tenants/{tenant_id}/versions lists them"
             )
         return version_detail(row, session.scalars(query).all())
+
+
+@router.delete("/versions/{version}", status_code=204)
+@writable_by_tenant
+def delete(
+    control: ControlDependency, operation: OperationDependency, tenant_id: str, version: VersionNumber
+) -> None:
+    """Delete a version's bytes for good; its record stays. Not while it serves, is pinned or rolled out."""
+    with operation.change() as session:
+        tenant = get_tenant(session, tenant_id, lock=True)
+        operation.expect(tenant)
+        row = session.get(Version, (tenant_id, version))
+        if row is None:
+            raise NotFoundError(
+                f"tenant {tenant_id!r} has no version {version}: "
+                f"GET /v1/tenants/{tenant_id}/versions lists them"
+            )
+        _refuse_if_used(tenant, version, rollout.active(session, tenant_id))
+        uri = rollout.published(row).adapter.uri
+        if row.status != VersionStatus.DELETED:
+            row.status, row.reason = VersionStatus.DELETED, f"was deleted by {BY[operation.actor]}"
+    # Nobody can promote it any more. Whatever happens from here on, the same request again finishes it.
+    try:
+        removed = control.store.remove(uri)
+    except InvalidNameError:
+        removed = False  # put there under another store_url: not this controller's to remove
+    except StoreUnavailableError as error:
+        raise UnavailableError(
+            f"version {version} is out of use, but its file stays: {error}; send the same request again"
+        ) from error
+    with operation.change() as session:
+        details = {"version": version, "uri": uri, "removed": removed}
+        operation.finish(session, None, tenant=get_tenant(session, tenant_id), details=details)
 
 
 @router.get("/decisions")
@@ -110,6 +144,21 @@ def rollback(control: ControlDependency, operation: OperationDependency, tenant_
         session.flush()
         shown = tenant_detail(session, tenant, control.learner_status, now)
         return operation.finish(session, shown, tenant=tenant, details={"version": failed})
+
+
+def _refuse_if_used(tenant: Tenant, version: int, running: Rollout | None) -> None:
+    if tenant.pin == version:
+        _refuse_if_pinned(tenant)
+    if tenant.champion == version:
+        raise ConflictError(
+            f"version {version} serves tenant {tenant.id!r}: POST /v1/tenants/{tenant.id}/rollback, "
+            "or promote another one first"
+        )
+    if running is not None and running.version == version:
+        raise ConflictError(
+            f"version {version} is being rolled out: "
+            f"POST /v1/tenants/{tenant.id}/rollouts/{version}/abort first"
+        )
 
 
 def _refuse_if_pinned(tenant: Tenant) -> None:

@@ -51,6 +51,7 @@ CLIENT: Final[dict[str, Callable[[ControlClient], Any]]] = {
     "POST /v1/tenants/{tenant_id}/rollouts/{version}/abort": lambda client: client.abort_rollout("acme", 1),
     "GET /v1/tenants/{tenant_id}/series": lambda client: client.series("acme"),
     "GET /v1/tenants/{tenant_id}/versions": lambda client: list(client.versions("acme")),
+    "DELETE /v1/tenants/{tenant_id}/versions/{version}": lambda client: client.delete_version("acme", 1),
     "GET /v1/tenants/{tenant_id}/versions/{version}": lambda client: client.version("acme", 1),
 }
 COMMANDS: Final = {
@@ -78,6 +79,7 @@ COMMANDS: Final = {
     "POST /v1/tenants/{tenant_id}/rollouts/{version}/abort": "rollouts abort acme 1",
     "GET /v1/tenants/{tenant_id}/series": "series show acme",
     "GET /v1/tenants/{tenant_id}/versions": "drafters list acme",
+    "DELETE /v1/tenants/{tenant_id}/versions/{version}": "drafters delete acme 1 --yes",
     "GET /v1/tenants/{tenant_id}/versions/{version}": "drafters show acme 1",
 }
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from adaptive.contracts import TOPIC_DRAFTER_PUBLISHED, Arm, ArmCounters
+from collectors.store import StoreUnavailableError
 
 if TYPE_CHECKING:
     from tests.unit.controller.conftest import Bench
@@ -170,6 +171,51 @@ def test_promoting_a_missing_version_is_refused(bench: Bench) -> None:
     problem = bench.request("POST", "/v1/tenants/acme/promote", {"version": 9}, 404)
     assert "version 9" in problem["detail"]
     assert "/versions" in problem["detail"]
+
+
+def test_a_version_is_deleted_only_while_nothing_uses_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file goes and nothing brings it back; in use it is a 409 that says what to do first.
+
+    A store that is away leaves it out of use, and the same request finishes the deletion afterwards.
+    """
+    bench.create()
+    path = "/v1/tenants/acme/versions"
+    for version in (1, 2):
+        bench.publish(version)
+    assert "/rollback" in bench.request("DELETE", f"{path}/2", status=409)["detail"]
+    bench.request("PATCH", "/v1/tenants/acme", {"pin": 2})
+    assert '"pin": null' in bench.request("DELETE", f"{path}/2", status=409)["detail"]
+    bench.request("PATCH", "/v1/tenants/acme", {"pin": None})
+    bench.control.policy._canary_share = 0.25
+    bench.publish(3)
+    assert "/rollouts/3/abort" in bench.request("DELETE", f"{path}/3", status=409)["detail"]
+    assert bench.statuses()[2] == "champion"
+
+    removed: list[str] = []
+
+    def away(uri: str) -> bool:
+        raise StoreUnavailableError(f"{uri} cannot be reached")
+
+    def remove(uri: str) -> bool:
+        removed.append(uri)
+        return True
+
+    monkeypatch.setattr(bench.control.store, "remove", away)
+    problem = bench.request("DELETE", f"{path}/1", status=503)
+    assert "send the same request again" in problem["detail"]
+    assert bench.statuses()[1] == "deleted"
+    monkeypatch.setattr(bench.control.store, "remove", remove)
+    bench.request("DELETE", f"{path}/1", status=204)
+    assert removed == ["file:///store/acme/1.safetensors"]
+    bench.publish(1)
+    assert bench.statuses()[1] == "deleted"
+    assert "is gone" in bench.request("POST", "/v1/tenants/acme/promote", {"version": 1}, 409)["detail"]
+    assert "is gone" in bench.request("PATCH", "/v1/tenants/acme", {"pin": 1}, 422)["detail"]
+    assert bench.request("POST", "/v1/tenants/acme/rollback")["champion"] is None
+    entry = bench.request("GET", "/v1/audit")["data"][1]
+    assert (entry["action"].split()[0], entry["details"]["removed"]) == ("DELETE", True)
 
 
 def test_a_pin_serves_and_stays(bench: Bench) -> None:
