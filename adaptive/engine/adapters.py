@@ -114,13 +114,14 @@ class AdapterBuffers(nn.Module):
             buffer[slot].zero_()
         self.weight[slot] = 0.0
 
-    def add_delta(self, name: str, x: torch.Tensor, out: torch.Tensor) -> None:
-        """Add the routed rows' deltas of module `name` to `out` in place.
+    def add_delta(self, name: str, x: torch.Tensor, out: torch.Tensor, first: int = 0) -> None:
+        """Add the routed rows' deltas of module `name` to columns of `out` in place.
 
         Args:
             name: module name, a key of `shapes`.
             x: [tokens, in], the module's input.
-            out: [tokens, out], its output (a view is fine).
+            out: [tokens, columns], its output, or that of a stack of modules.
+            first: column of `out` where the module's own begin.
         """
         grouped = self._grouped
         if grouped is None:
@@ -140,14 +141,15 @@ class AdapterBuffers(nn.Module):
         if isinstance(weight, torch.Tensor):
             delta.mul_(weight)
             weight = 1.0
-        out.index_add_(0, grouped.rows, delta.to(out.dtype), alpha=weight)
+        columns = out[..., first : first + up.shape[1]]
+        columns.index_add_(0, grouped.rows, delta.to(out.dtype), alpha=weight)
 
 
 class AdaptedLinear(nn.Module):
     """A vLLM linear whose output gets the deltas of one or more stacked projections."""
 
-    def __init__(self, base: nn.Module, buffers: AdapterBuffers, parts: Sequence[tuple[str, slice]]) -> None:
-        """Wrap `base`; `parts` are (module name, columns of the output) pairs."""
+    def __init__(self, base: nn.Module, buffers: AdapterBuffers, parts: Sequence[tuple[str, int]]) -> None:
+        """Wrap `base`; `parts` are (module name, first column of its output) pairs."""
         super().__init__()
         self.base = base
         self.parts = tuple(parts)
@@ -157,6 +159,6 @@ class AdaptedLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return (output, bias) as vLLM's linears do."""
         out, bias = self.base(x)
-        for name, columns in self.parts:
-            self._buffers_ref[0].add_delta(name, x, out[..., columns])
+        for name, first in self.parts:
+            self._buffers_ref[0].add_delta(name, x, out, first)
         return out, bias

@@ -392,6 +392,36 @@ SERVER_SYMBOLS: Final = (
 )
 """What the API-server process uses; `adaptive serve` checks it before it starts an engine."""
 
+_RUNNER_V2: Final = "vllm.v1.worker.gpu.model_runner"
+_SPECULATOR_V2: Final = "vllm.v1.worker.gpu.spec_decode.target_dependent_ar.speculator"
+
+V2_SYMBOLS: Final = (
+    Symbol("vllm.v1.worker.gpu_worker", "Worker._make_model_runner", ("self",)),
+    Symbol("vllm.v1.worker.gpu_worker", "Worker.compile_or_warm_up_model", ("self",)),
+    Symbol(_RUNNER_V2, "GPUModelRunner.__init__", ("self", "vllm_config", "device")),
+    Symbol(_RUNNER_V2, "GPUModelRunner.add_requests", ("self", "scheduler_output")),
+    Symbol(_RUNNER_V2, "GPUModelRunner.finish_requests", ("self", "scheduler_output")),
+    Symbol(_RUNNER_V2, "init_speculator", ("vllm_config", "device", "req_states")),
+    Symbol(
+        "vllm.v1.worker.gpu.spec_decode.eagle.speculator",
+        "EagleSpeculator.__init__",
+        ("self", "vllm_config", "device"),
+    ),
+    Symbol(_SPECULATOR_V2, "TargetDependentARSpeculator.on_prefill_begin", ("self", "num_reqs")),
+    Symbol(_SPECULATOR_V2, "TargetDependentARSpeculator.on_multi_step_decode_begin", ("self", "num_reqs")),
+)
+V2_MEMBERS: Final = (
+    Members(_RUNNER_V2, "GPUModelRunner", ("speculator", "req_states")),
+    Members("vllm.v1.worker.gpu.states", "RequestState", ("req_id_to_index",)),
+    Members(
+        "vllm.v1.worker.gpu.spec_decode.eagle.speculator",
+        "EagleSpeculator",
+        ("idx_mapping", "last_token_indices", "max_num_reqs", "model"),
+    ),
+)
+"""What the plugin on Model Runner V2 (CUDA) uses; its worker checks it before it builds a runner."""
+
+
 EXPAND_KERNEL: Final = Symbol(
     "vllm.utils.cpu_triton_utils",
     "_expand_kernel_impl",

@@ -35,19 +35,27 @@ class AdaptiveEagle3LlamaForCausalLM(Eagle3LlamaForCausalLM):
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         query = config.num_attention_heads * head_dim
         first_layer_only = config.num_hidden_layers == 1
-        self.adapters = AdapterBuffers(
-            {
-                "q_proj": (config.hidden_size * (2 if first_layer_only else 1), query),
-                "o_proj": (query, config.hidden_size),
-                "gate_proj": (config.hidden_size, config.intermediate_size),
-                "up_proj": (config.hidden_size, config.intermediate_size),
-                "down_proj": (config.intermediate_size, config.hidden_size),
-            },
-            slots=engine_config.slots,
-            rank=engine_config.rank,
+        shapes = {
+            "q_proj": (config.hidden_size * (2 if first_layer_only else 1), query),
+            "o_proj": (query, config.hidden_size),
+            "gate_proj": (config.hidden_size, config.intermediate_size),
+            "up_proj": (config.hidden_size, config.intermediate_size),
+            "down_proj": (config.intermediate_size, config.hidden_size),
+        }
+        slots, rank = engine_config.slots, engine_config.rank
+        if vllm_config.use_v2_model_runner:
+            from adaptive.engine.v2.buffers import GraphAdapterBuffers  # noqa: PLC0415  needs Triton
+
+            self.adapters = GraphAdapterBuffers(
+                shapes,
+                slots,
+                rank,
+                vllm_config.model_config.dtype,
+                vllm_config.scheduler_config.max_num_batched_tokens,
+            )
+        else:
             # A row's products are tiny: on the CPU float32 takes half the time of bfloat16.
-            dtype=torch.float32,
-        )
+            self.adapters = AdapterBuffers(shapes, slots, rank, torch.float32)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load turbo, then put the adapted linears in place (the loader knows the stock names only)."""
@@ -56,16 +64,15 @@ class AdaptiveEagle3LlamaForCausalLM(Eagle3LlamaForCausalLM):
             return
         layer = self.model.layers[-1]
         attention, mlp = layer.self_attn, layer.mlp
-        query = self.adapters.shapes["q_proj"][1]
         intermediate = self.adapters.shapes["gate_proj"][1]
-        attention.qkv_proj = AdaptedLinear(attention.qkv_proj, self.adapters, [("q_proj", slice(0, query))])
-        attention.o_proj = AdaptedLinear(attention.o_proj, self.adapters, [("o_proj", slice(None))])
+        attention.qkv_proj = AdaptedLinear(attention.qkv_proj, self.adapters, [("q_proj", 0)])
+        attention.o_proj = AdaptedLinear(attention.o_proj, self.adapters, [("o_proj", 0)])
         mlp.gate_up_proj = AdaptedLinear(
             mlp.gate_up_proj,
             self.adapters,
-            [("gate_proj", slice(0, intermediate)), ("up_proj", slice(intermediate, 2 * intermediate))],
+            [("gate_proj", 0), ("up_proj", intermediate)],
         )
-        mlp.down_proj = AdaptedLinear(mlp.down_proj, self.adapters, [("down_proj", slice(None))])
+        mlp.down_proj = AdaptedLinear(mlp.down_proj, self.adapters, [("down_proj", 0)])
 
     def draft_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Logits over the draft vocabulary, [rows, draft_vocab], without the scatter to the target's."""

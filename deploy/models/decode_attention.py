@@ -16,8 +16,8 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 if HAS_TRITON:
-    import triton  # type: ignore[import-not-found]  # only on machines with a GPU
-    import triton.language as tl  # type: ignore[import-not-found]  # same
+    import triton  # only on machines with a GPU
+    import triton.language as tl  # same
 
     @triton.jit  # type: ignore[untyped-decorator]  # same
     def _kernel(  # type: ignore[no-untyped-def]  # noqa: ANN202  # Triton's own annotations

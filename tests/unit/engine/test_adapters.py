@@ -161,7 +161,7 @@ def test_adapted_linear_adds_to_its_columns_only() -> None:
         tensors[f"{name}.B"] = torch.randn(4, RANK, generator=generator, dtype=torch.float64)
     buffers.write(1, tensors, 0.5)
     base = Stacked()
-    linear = AdaptedLinear(base, buffers, [("gate_proj", slice(2, 6)), ("up_proj", slice(6, 10))])
+    linear = AdaptedLinear(base, buffers, [("gate_proj", 2), ("up_proj", 6)])
     x = torch.randn(3, 6, generator=generator, dtype=torch.float64)
     buffers.route(Routing(torch.tensor([0, 2]), (1, 1)))
     out, bias = linear(x)
@@ -176,6 +176,6 @@ def test_adapted_linear_adds_to_its_columns_only() -> None:
 def test_adapted_linears_share_the_buffers_without_owning_them() -> None:
     """The draft model's state holds each buffer once, and none of them is saved."""
     buffers = AdapterBuffers(SHAPES, 2, RANK, torch.float64)
-    linear = AdaptedLinear(Stacked(), buffers, [("q_proj", slice(None))])
+    linear = AdaptedLinear(Stacked(), buffers, [("q_proj", 0)])
     assert list(linear.buffers()) == []
     assert buffers.state_dict() == {}
